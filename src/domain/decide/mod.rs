@@ -1,0 +1,155 @@
+//! Decisions: (loaded state, rules, command) → outcome, with the changes left
+//! in the state.
+//!
+//! Every decision checks everything first, then crosses one line, then
+//! changes; a refusal has changed nothing. Whoever reads one of the files
+//! beside this one finds the line marked.
+
+mod assess;
+mod read;
+mod reserve;
+mod settle;
+
+pub use read::{FindBy, Usage, check, reservation, usage};
+
+use super::name::{Dimensions, ReservationKey};
+use super::policy::Policy;
+use super::refusal::Refusal;
+use super::reservation::{Request, Reservation};
+use super::state::{Missing, State};
+use super::status::LimitStatus;
+use super::time::{Span, Time};
+
+/// Something that a caller wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Hold units, or use them at once.
+    Reserve(Reserve),
+    /// Turn a hold into use.
+    Commit(Commit),
+    /// Give a hold back.
+    Release(Release),
+}
+
+impl Command {
+    /// The reservation that it is about.
+    pub fn key(&self) -> &ReservationKey {
+        match self {
+            Self::Reserve(reserve) => &reserve.key,
+            Self::Commit(commit) => &commit.key,
+            Self::Release(release) => &release.key,
+        }
+    }
+}
+
+/// Hold units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Namespace and id of the reservation to make.
+    pub key: ReservationKey,
+    /// What is asked for.
+    pub request: Request,
+    /// Who asks.
+    pub principal: String,
+}
+
+/// Turn a hold into use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// Which reservation.
+    pub key: ReservationKey,
+    /// Units, item by item, none negative and not all 0; empty means all.
+    pub amounts: Vec<i64>,
+    /// Resources to bind besides those named when reserving.
+    pub resources: Vec<String>,
+    /// Who asks.
+    pub principal: String,
+}
+
+/// Give a hold back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Which reservation.
+    pub key: ReservationKey,
+    /// Why, for the history.
+    pub reason: String,
+    /// Leave a released record where there is none, so that a Reserve which
+    /// arrives later is refused.
+    pub allow_missing: bool,
+    /// Who asks.
+    pub principal: String,
+}
+
+/// The circumstances of a decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// The namespace's policy, if it has one.
+    pub policy: Option<&'a Policy>,
+    /// The store's clock. A decision's own now is never before the `as_of` of
+    /// a counter that it touches.
+    pub clock: Time,
+    /// How long settled reservations are kept.
+    pub retention: Span,
+}
+
+/// What a caller is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The reservation, as it stands.
+    pub reservation: Reservation,
+    /// The limits it was charged to, as they stand.
+    pub limits: Vec<LimitStatus>,
+    /// Nothing was changed: the call had taken effect before.
+    pub replayed: bool,
+    /// The instant of the decision.
+    pub now: Time,
+}
+
+/// Why a decision has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Records are missing; load them and decide again.
+    Missing,
+    /// Refused.
+    Refused(Refusal),
+}
+
+impl From<Missing> for Stop {
+    fn from(_: Missing) -> Self {
+        Self::Missing
+    }
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Decides one command over `state`, which then holds what it changes.
+///
+/// # Errors
+///
+/// [`Stop`]: nothing was changed.
+pub fn decide(state: &mut State<'_>, rules: &Rules<'_>, command: &Command) -> Result<Answer, Stop> {
+    match command {
+        Command::Reserve(reserve) => reserve::reserve(state, rules, reserve),
+        Command::Commit(commit) => settle::commit(state, rules, commit),
+        Command::Release(release) => settle::release(state, rules, release),
+    }
+}
+
+/// The dimensions of an item: its own and those of the whole call.
+///
+/// # Errors
+///
+/// The name of a dimension that both give, with different values.
+pub fn merge(call: &Dimensions, item: &Dimensions) -> Result<Dimensions, String> {
+    let mut merged = call.clone();
+    for (name, value) in item {
+        if merged.insert(name.clone(), value.clone()).is_some_and(|other| other != *value) {
+            return Err(name.clone());
+        }
+    }
+    Ok(merged)
+}

@@ -1,0 +1,152 @@
+//! Reserve: all limits are charged, or none.
+
+use super::assess::{assess, prepare, standing};
+use super::{Answer, Reserve, Rules, Stop};
+use crate::domain::counter::expire_time;
+use crate::domain::name::ResourceKey;
+use crate::domain::refusal::Refusal;
+use crate::domain::reservation::{
+    Charge, HistoryEntry, HistoryEvent, MAX_CHARGES, Reservation, ReservationState, Settled,
+};
+use crate::domain::state::State;
+use crate::domain::status::most_binding_first;
+use crate::domain::time::Time;
+use crate::domain::window::Window;
+
+pub(super) fn reserve(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    command: &Reserve,
+) -> Result<Answer, Stop> {
+    // The id decides before any limit or policy does.
+    if let Some(existing) = state.reservation_if_loaded(&command.key).cloned() {
+        return replay(state, rules, command, existing);
+    }
+    let request = &command.request;
+    let policy = rules.policy.ok_or_else(|| Refusal::NamespaceNotFound {
+        namespace: command.key.namespace(),
+    })?;
+    let assessed = assess(state, policy, &request.items, rules.clock, None)?;
+    assessed.refuse_frozen()?;
+    let (claims, now) = (assessed.charges, assessed.now);
+    if claims.len() > MAX_CHARGES {
+        let message =
+            format!("meet {} counters; at most {MAX_CHARGES} are allowed", claims.len());
+        return Err(Refusal::invalid("items", message).into());
+    }
+    let mut failing = Vec::new();
+    for claim in &claims {
+        let status = claim.status(state, now);
+        if claim.refuses(state, &status, now) {
+            failing.push(status);
+        }
+    }
+    if !failing.is_empty() {
+        most_binding_first(&mut failing);
+        return Err(Refusal::QuotaExceeded { limits: failing, now }.into());
+    }
+    let bound_now = if request.commit { request.resources.as_slice() } else { &[] };
+    refuse_bound(state, command, bound_now)?;
+
+    // ---- The line: everything is checked, nothing can fail any more. ----
+
+    let until = (!request.commit).then(|| expire_time(now, request.ttl));
+    let mut charges = Vec::with_capacity(claims.len());
+    for claim in claims {
+        let token = state.counter_mut(&claim.counter).charge(claim.amount, until, now);
+        let (counter, items) = (claim.counter, claim.items);
+        charges.push(Charge { counter, items, token, bound: claim.bound, enforced: claim.enforced });
+    }
+    let reservation = make(rules, command, charges, until, now);
+    for resource in bound_now {
+        let key = ResourceKey::new(policy.namespace(), resource);
+        state.bind(key, command.key.clone());
+    }
+    state.put_reservation(reservation.clone());
+    let limits = standing(state, rules, &reservation, now);
+    Ok(Answer { reservation, limits, replayed: false, now })
+}
+
+/// The same id again: the first answer while that still stands, and otherwise
+/// the reason why it does not, so that nobody works on a hold he has lost.
+fn replay(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    command: &Reserve,
+    existing: Reservation,
+) -> Result<Answer, Stop> {
+    let id = command.key.id();
+    if let Some(request) = &existing.request
+        && let Some(differs) = request.difference(&command.request)
+    {
+        return Err(Refusal::ReservationIdReused { id, differs }.into());
+    }
+    let now = prepare(state, rules, &existing)?;
+    match existing.state(now) {
+        ReservationState::Held | ReservationState::Committed => {
+            let limits = standing(state, rules, &existing, now);
+            Ok(Answer { reservation: existing, limits, replayed: true, now })
+        }
+        ReservationState::Expired => {
+            let expire_time = existing.expire_time;
+            Err(Refusal::ReservationExpired { id, expire_time }.into())
+        }
+        ReservationState::Released => Err(Refusal::AlreadyReleased { id }.into()),
+    }
+}
+
+fn refuse_bound(
+    state: &mut State<'_>,
+    command: &Reserve,
+    resources: &[String],
+) -> Result<(), Refusal> {
+    for resource in resources {
+        let key = ResourceKey::new(&command.key.namespace(), resource);
+        if state.resource_if_loaded(&key).is_some() {
+            return Err(Refusal::ResourceAlreadyBound { resource: resource.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn make(
+    rules: &Rules<'_>,
+    command: &Reserve,
+    charges: Vec<Charge>,
+    until: Option<Time>,
+    now: Time,
+) -> Reservation {
+    let amounts: Vec<i64> = command.request.items.iter().map(|item| item.amount).collect();
+    let entry = |event| HistoryEntry {
+        time: now,
+        event,
+        amounts: amounts.clone(),
+        principal: command.principal.clone(),
+        reason: String::new(),
+    };
+    let mut history = vec![entry(HistoryEvent::Reserved)];
+    let mut settled = Settled::Open;
+    if command.request.commit {
+        history.push(entry(HistoryEvent::Committed));
+        let resources = command.request.resources.clone();
+        settled = Settled::Committed { at: now, amounts, resources };
+    }
+    // Kept until every window it was charged to has closed; one that is used
+    // of a lifetime counter holds its place there for ever.
+    let last = charges.iter().filter_map(|charge| charge.counter.window.end());
+    let last = last.fold(until.unwrap_or(now), Time::max);
+    let holder = command.request.commit
+        && charges.iter().any(|charge| charge.counter.window == Window::Lifetime);
+    Reservation {
+        key: command.key.clone(),
+        request: Some(command.request.clone()),
+        charges,
+        create_time: now,
+        expire_time: until.unwrap_or(now),
+        settled,
+        history,
+        policy_revision: rules.policy.map_or(0, |policy| policy.source.revision),
+        principal: command.principal.clone(),
+        purge_at: (!holder).then(|| last.plus(rules.retention)),
+    }
+}

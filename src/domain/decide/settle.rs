@@ -1,0 +1,216 @@
+//! Commit and Release: a hold is settled at most once.
+
+use super::assess::{prepare, standing};
+use super::{Answer, Commit, Release, Rules, Stop};
+use crate::domain::name::{ReservationKey, ResourceKey};
+use crate::domain::refusal::Refusal;
+use crate::domain::reservation::{
+    HistoryEntry, HistoryEvent, MAX_RESOURCES, Reservation, ReservationState, Settled,
+};
+use crate::domain::state::State;
+use crate::domain::time::Time;
+use crate::domain::window::Window;
+
+pub(super) fn commit(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    command: &Commit,
+) -> Result<Answer, Stop> {
+    let (mut reservation, now) = find(state, rules, &command.key)?;
+    let id = command.key.id();
+    let standing_as = reservation.state(now);
+    if standing_as == ReservationState::Released {
+        return Err(Refusal::AlreadyReleased { id }.into());
+    }
+    let amounts = amounts_of(&reservation, command)?;
+    let resources = resources_of(&reservation, command)?;
+    match standing_as {
+        ReservationState::Held | ReservationState::Released => {}
+        ReservationState::Committed => {
+            return replay_commit(state, rules, reservation, (&amounts, &resources), now);
+        }
+        ReservationState::Expired => {
+            let expire_time = reservation.expire_time;
+            return Err(Refusal::ReservationExpired { id, expire_time }.into());
+        }
+    }
+    let mut bindings = Vec::with_capacity(resources.len());
+    for resource in &resources {
+        let key = ResourceKey::new(&command.key.namespace(), resource);
+        if state.resource_if_loaded(&key).is_some_and(|owner| *owner != command.key) {
+            return Err(Refusal::ResourceAlreadyBound { resource: resource.clone() }.into());
+        }
+        bindings.push(key);
+    }
+
+    // ---- The line: everything is checked, nothing can fail any more. ----
+
+    for binding in bindings {
+        state.bind(binding, command.key.clone());
+    }
+    reservation.history.push(HistoryEntry {
+        time: now,
+        event: HistoryEvent::Committed,
+        amounts: amounts.clone(),
+        principal: command.principal.clone(),
+        reason: String::new(),
+    });
+    reservation.settled = Settled::Committed { at: now, amounts, resources };
+    give_back(state, &reservation, now);
+    let holds_lifetime = reservation.charges.iter().any(|charge| {
+        charge.counter.window == Window::Lifetime && reservation.used_by(charge) > 0
+    });
+    if holds_lifetime {
+        reservation.purge_at = None;
+    }
+    Ok(finish(state, rules, reservation, now))
+}
+
+pub(super) fn release(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    command: &Release,
+) -> Result<Answer, Stop> {
+    let entry = |now, amounts| HistoryEntry {
+        time: now,
+        event: HistoryEvent::Released,
+        amounts,
+        principal: command.principal.clone(),
+        reason: command.reason.clone(),
+    };
+    if command.allow_missing && state.reservation(&command.key)?.is_none() {
+        let now = rules.clock;
+        let reservation = never_reserved(rules, command, entry(now, Vec::new()));
+        return Ok(finish(state, rules, reservation, now));
+    }
+    let (mut reservation, now) = find(state, rules, &command.key)?;
+    let id = command.key.id();
+    match reservation.state(now) {
+        ReservationState::Held => {}
+        ReservationState::Released => {
+            let limits = standing(state, rules, &reservation, now);
+            return Ok(Answer { reservation, limits, replayed: true, now });
+        }
+        ReservationState::Committed => return Err(Refusal::AlreadyCommitted { id }.into()),
+        ReservationState::Expired => {
+            let expire_time = reservation.expire_time;
+            return Err(Refusal::ReservationExpired { id, expire_time }.into());
+        }
+    }
+
+    // ---- The line: everything is checked, nothing can fail any more. ----
+
+    reservation.history.push(entry(now, reservation.reserved()));
+    reservation.settled = Settled::Released { at: now };
+    give_back(state, &reservation, now);
+    Ok(finish(state, rules, reservation, now))
+}
+
+fn find(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    key: &ReservationKey,
+) -> Result<(Reservation, Time), Stop> {
+    let Some(reservation) = state.reservation(key)?.cloned() else {
+        return Err(Refusal::ReservationNotFound { id: key.id() }.into());
+    };
+    let now = prepare(state, rules, &reservation)?;
+    Ok((reservation, now))
+}
+
+/// Settles the hold on every counter: what `reservation` now says is committed
+/// becomes use, the rest is free.
+fn give_back(state: &mut State<'_>, reservation: &Reservation, now: Time) {
+    for charge in &reservation.charges {
+        let (held, used) = (reservation.held_by(charge), reservation.used_by(charge));
+        let counter = state.counter_mut(&charge.counter);
+        counter.settle(held, reservation.expire_time, used, now);
+    }
+}
+
+fn finish(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    reservation: Reservation,
+    now: Time,
+) -> Answer {
+    let limits = standing(state, rules, &reservation, now);
+    state.put_reservation(reservation.clone());
+    Answer { reservation, limits, replayed: false, now }
+}
+
+/// The units to commit, item by item.
+fn amounts_of(reservation: &Reservation, command: &Commit) -> Result<Vec<i64>, Refusal> {
+    let reserved = reservation.reserved();
+    if command.amounts.is_empty() {
+        return Ok(reserved);
+    }
+    if command.amounts.len() != reserved.len() {
+        let message = format!(
+            "has {} entries, but the reservation has {} items; leave it empty to commit all",
+            command.amounts.len(),
+            reserved.len()
+        );
+        return Err(Refusal::invalid("amounts", message));
+    }
+    for (item, (&amount, &held)) in command.amounts.iter().zip(&reserved).enumerate() {
+        if amount > held {
+            return Err(Refusal::AmountExceedsHold { id: command.key.id(), item, amount, held });
+        }
+    }
+    Ok(command.amounts.clone())
+}
+
+/// The resources to bind: those named when reserving, then those named now.
+fn resources_of(reservation: &Reservation, command: &Commit) -> Result<Vec<String>, Refusal> {
+    let planned = reservation.request.as_ref().map_or(&[][..], |request| &request.resources);
+    let mut resources = planned.to_vec();
+    resources.extend(command.resources.iter().filter(|name| !planned.contains(name)).cloned());
+    if resources.len() > MAX_RESOURCES {
+        let message = format!(
+            "with those named when reserving there are {}; at most {MAX_RESOURCES} are allowed",
+            resources.len()
+        );
+        return Err(Refusal::invalid("resources", message));
+    }
+    Ok(resources)
+}
+
+/// The same commit again is answered as before, any other is refused.
+fn replay_commit(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    reservation: Reservation,
+    asked: (&[i64], &[String]),
+    now: Time,
+) -> Result<Answer, Stop> {
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        names
+    };
+    let same = matches!(&reservation.settled, Settled::Committed { amounts, resources, .. }
+        if amounts == asked.0 && sorted(resources) == sorted(asked.1));
+    if !same {
+        return Err(Refusal::AlreadyCommitted { id: reservation.key.id() }.into());
+    }
+    let limits = standing(state, rules, &reservation, now);
+    Ok(Answer { reservation, limits, replayed: true, now })
+}
+
+/// The record that a Release leaves where no Reserve came yet.
+fn never_reserved(rules: &Rules<'_>, command: &Release, entry: HistoryEntry) -> Reservation {
+    let now = rules.clock;
+    Reservation {
+        key: command.key.clone(),
+        request: None,
+        charges: Vec::new(),
+        create_time: now,
+        expire_time: now,
+        settled: Settled::Released { at: now },
+        history: vec![entry],
+        policy_revision: 0,
+        principal: command.principal.clone(),
+        purge_at: Some(now.plus(rules.retention)),
+    }
+}

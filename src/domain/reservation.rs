@@ -1,0 +1,233 @@
+//! Reservations: what was asked, what was taken, what became of it.
+
+use std::sync::Arc;
+
+use super::counter::CounterId;
+use super::name::{Dimensions, ReservationKey};
+use super::policy::Bound;
+use super::time::{Span, Time};
+
+/// The most items of one reservation.
+pub const MAX_ITEMS: usize = 64;
+/// The most counters that one reservation may be charged to.
+pub const MAX_CHARGES: usize = 256;
+/// The most resources bound to one reservation.
+pub const MAX_RESOURCES: usize = 64;
+/// The shortest time to live of a hold.
+pub const MIN_TTL: Span = Span::from_secs(1);
+/// The longest time to live of a hold.
+pub const MAX_TTL: Span = Span::from_secs(86_400);
+/// The time to live of a hold that names none.
+pub const DEFAULT_TTL: Span = Span::from_secs(60);
+
+/// What a caller asks to hold: everything about a Reserve that makes it this
+/// one and no other. Two calls with the same id must agree in all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// At least one.
+    pub items: Vec<ItemRequest>,
+    /// How long to hold.
+    pub ttl: Span,
+    /// Commit in the same step.
+    pub commit: bool,
+    /// Resources to bind on commit.
+    pub resources: Vec<String>,
+    /// The caller's own notes.
+    pub labels: Dimensions,
+}
+
+impl Request {
+    /// The part in which two requests differ, if they do.
+    pub fn difference(&self, other: &Self) -> Option<&'static str> {
+        [
+            ("items", self.items != other.items),
+            ("ttl", self.ttl != other.ttl),
+            ("commit", self.commit != other.commit),
+            ("resources", self.resources != other.resources),
+            ("labels", self.labels != other.labels),
+        ]
+        .into_iter()
+        .find_map(|(part, differs)| differs.then_some(part))
+    }
+}
+
+/// One thing asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemRequest {
+    /// The metric.
+    pub metric: String,
+    /// Units, at least 1.
+    pub amount: i64,
+    /// The item's dimensions and those of the whole call.
+    pub dimensions: Dimensions,
+}
+
+/// What one reservation took from one counter. Everything given back goes
+/// there, whatever plan, policy or period rules by then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Which counter.
+    pub counter: Arc<CounterId>,
+    /// Which items were counted, by position; never empty.
+    pub items: Vec<usize>,
+    /// Grows with every admission on the counter.
+    pub token: i64,
+    /// What the limit allowed when this was admitted.
+    pub bound: Bound,
+    /// Whether the limit refused, or only counted, when this was admitted.
+    pub enforced: bool,
+}
+
+/// What became of a reservation, as stored. That a hold has expired is never
+/// stored but derived: see [`Reservation::state`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Not yet.
+    Open,
+    /// Committed with these units, item by item.
+    Committed {
+        /// When.
+        at: Time,
+        /// Units, item by item.
+        amounts: Vec<i64>,
+        /// Resources bound by it.
+        resources: Vec<String>,
+    },
+    /// Given back.
+    Released {
+        /// When.
+        at: Time,
+    },
+}
+
+/// Where a reservation stands at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservationState {
+    /// Units are held.
+    Held,
+    /// Units are used.
+    Committed,
+    /// Given back.
+    Released,
+    /// Ran out unsettled.
+    Expired,
+}
+
+/// One step in a reservation's life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// When.
+    pub time: Time,
+    /// What.
+    pub event: HistoryEvent,
+    /// Units concerned, item by item.
+    pub amounts: Vec<i64>,
+    /// Who.
+    pub principal: String,
+    /// Why, where a reason was given.
+    pub reason: String,
+}
+
+/// What happened in a [`HistoryEntry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistoryEvent {
+    /// Admitted.
+    Reserved,
+    /// Turned into use.
+    Committed,
+    /// Given back.
+    Released,
+    /// Ran out; derived, never stored.
+    Expired,
+}
+
+/// A reservation as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Namespace and id.
+    pub key: ReservationKey,
+    /// What was asked for; `None` for the record that a Release left behind
+    /// because it came before its Reserve.
+    pub request: Option<Request>,
+    /// What was taken.
+    pub charges: Vec<Charge>,
+    /// When it was admitted.
+    pub create_time: Time,
+    /// When it lapses unless it is settled; the instant of admission for one
+    /// that was never held.
+    pub expire_time: Time,
+    /// What became of it.
+    pub settled: Settled,
+    /// What happened, oldest first.
+    pub history: Vec<HistoryEntry>,
+    /// The policy revision that it was admitted under; 0 when none was.
+    pub policy_revision: i64,
+    /// Who reserved.
+    pub principal: String,
+    /// When retention may remove it; `None` keeps it for ever.
+    pub purge_at: Option<Time>,
+}
+
+impl Reservation {
+    /// Where it stands at `now`. A hold is expired *at* its `expire_time`.
+    pub fn state(&self, now: Time) -> ReservationState {
+        match self.settled {
+            Settled::Committed { .. } => ReservationState::Committed,
+            Settled::Released { .. } => ReservationState::Released,
+            Settled::Open if now < self.expire_time => ReservationState::Held,
+            Settled::Open => ReservationState::Expired,
+        }
+    }
+
+    /// The items that were asked for.
+    pub fn items(&self) -> &[ItemRequest] {
+        self.request.as_ref().map_or(&[], |request| &request.items)
+    }
+
+    /// Units reserved, item by item.
+    pub fn reserved(&self) -> Vec<i64> {
+        self.items().iter().map(|item| item.amount).collect()
+    }
+
+    /// Units committed, item by item; `None` until then.
+    pub fn committed(&self) -> Option<&[i64]> {
+        match &self.settled {
+            Settled::Committed { amounts, .. } => Some(amounts),
+            _ => None,
+        }
+    }
+
+    /// Units that `charge` counts as held, while the reservation is held.
+    pub fn held_by(&self, charge: &Charge) -> i64 {
+        sum(charge, &self.reserved())
+    }
+
+    /// Units that `charge` counts as used.
+    pub fn used_by(&self, charge: &Charge) -> i64 {
+        self.committed().map_or(0, |amounts| sum(charge, amounts))
+    }
+
+    /// The history as of `now`, with the expiry that nobody wrote.
+    pub fn history_at(&self, now: Time) -> Vec<HistoryEntry> {
+        let mut history = self.history.clone();
+        if self.state(now) == ReservationState::Expired {
+            history.push(HistoryEntry {
+                time: self.expire_time,
+                event: HistoryEvent::Expired,
+                amounts: self.reserved(),
+                principal: String::new(),
+                reason: String::new(),
+            });
+        }
+        history
+    }
+}
+
+/// The units that `charge` counts of `amounts`, which are item by item.
+pub fn sum(charge: &Charge, amounts: &[i64]) -> i64 {
+    charge
+        .items
+        .iter()
+        .filter_map(|&item| amounts.get(item))
+        .fold(0, |sum, amount| sum.saturating_add(*amount))
+}

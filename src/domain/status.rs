@@ -1,0 +1,78 @@
+//! Where one counter stands under its limit: what every answer reports.
+
+use std::sync::Arc;
+
+use super::counter::{Counter, CounterId};
+use super::policy::Bound;
+use super::time::Time;
+
+/// Where one counter of one limit stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitStatus {
+    /// Which counter.
+    pub counter: Arc<CounterId>,
+    /// What the limit allows.
+    pub bound: Bound,
+    /// Units committed and not refunded.
+    pub used: i64,
+    /// Units of live holds.
+    pub held: i64,
+    /// Units that were asked for; 0 where none were.
+    pub requested: i64,
+    /// Whether those do not fit.
+    pub exceeded: bool,
+    /// Whether the limit refuses, or only counts.
+    pub enforced: bool,
+    /// The earliest instant at which an exceeded request could pass; `None`
+    /// when waiting alone never helps.
+    pub retry_time: Option<Time>,
+}
+
+impl LimitStatus {
+    /// The status of `counter` at `now`, with nothing asked of it.
+    pub fn at_rest(counter: &Counter, bound: Bound, enforced: bool, now: Time) -> Self {
+        Self {
+            counter: Arc::clone(&counter.id),
+            bound,
+            used: counter.used,
+            held: counter.held(now),
+            requested: 0,
+            exceeded: false,
+            enforced,
+            retry_time: None,
+        }
+    }
+
+    /// The status of `counter` at `now`, before `amount` is charged to it.
+    pub fn asked(counter: &Counter, bound: Bound, enforced: bool, amount: i64, now: Time) -> Self {
+        let fits = counter.fits(bound, amount, now);
+        Self {
+            requested: amount,
+            exceeded: !fits,
+            retry_time: if fits { None } else { counter.retry_time(bound, amount, now) },
+            ..Self::at_rest(counter, bound, enforced, now)
+        }
+    }
+
+    /// max(0, max − used − held); `None` when unlimited.
+    pub fn available(&self) -> Option<i64> {
+        match self.bound {
+            Bound::Unlimited => None,
+            Bound::AtMost(max) => {
+                Some(max.saturating_sub(self.used).saturating_sub(self.held).max(0))
+            }
+        }
+    }
+}
+
+/// Sorts failing limits, most binding first: those that can never pass, then
+/// those that can pass latest.
+pub fn most_binding_first(limits: &mut [LimitStatus]) {
+    limits.sort_by_key(|limit| std::cmp::Reverse(limit.retry_time.unwrap_or(Time::MAX)));
+}
+
+/// The earliest instant at which a request failing on all of `limits` could
+/// pass; `None` when one of them never can.
+pub fn retry_time(limits: &[LimitStatus]) -> Option<Time> {
+    limits.iter().map(|limit| limit.retry_time).collect::<Option<Vec<_>>>()?.into_iter().max()
+}

@@ -1,0 +1,4 @@
+pub mod api;
+pub mod domain;
+pub mod proto;
+pub mod store;

@@ -1,0 +1,120 @@
+//! What is read from a store and written to it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use thiserror::Error;
+
+use crate::domain::counter::{Counter, CounterId};
+use crate::domain::event::Event;
+use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
+use crate::domain::policy::PolicyRevision;
+use crate::domain::reservation::Reservation;
+use crate::domain::subject::Subject;
+use crate::domain::time::Time;
+
+/// A record and its version: the guard of the next write to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versioned<T> {
+    /// Rises with every write. A record that was removed and made again never
+    /// gets a version that it had before.
+    pub version: i64,
+    /// The record.
+    pub value: T,
+}
+
+/// Records that were read; `None` for one that does not exist.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// Reservations.
+    pub reservations: HashMap<ReservationKey, Option<Versioned<Reservation>>>,
+    /// Counters.
+    pub counters: HashMap<Arc<CounterId>, Option<Versioned<Counter>>>,
+    /// The reservation that each resource belongs to.
+    pub resources: HashMap<ResourceKey, Option<ReservationKey>>,
+    /// Subjects.
+    pub subjects: HashMap<SubjectKey, Option<Versioned<Subject>>>,
+}
+
+/// A record to be made or replaced.
+#[derive(Clone, Debug)]
+pub struct Change<T> {
+    /// The version that the record must have now; `None` when there must be
+    /// no record.
+    pub expected: Option<i64>,
+    /// The version that it gets.
+    pub version: i64,
+    /// The record.
+    pub value: T,
+    /// When retention may remove it; `None` keeps it.
+    pub purge_at: Option<Time>,
+}
+
+/// Changes that are made together or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct ChangeSet {
+    /// Reservations.
+    pub reservations: Vec<Change<Reservation>>,
+    /// Counters.
+    pub counters: Vec<Change<Counter>>,
+    /// Bindings to be made; none of these resources may be bound yet.
+    pub resources: Vec<(ResourceKey, ReservationKey)>,
+    /// Subjects.
+    pub subjects: Vec<Change<Subject>>,
+    /// Policy revisions to be added; none of these may exist yet.
+    pub policies: Vec<PolicyRevision>,
+    /// Events to be added.
+    pub events: Vec<Event>,
+    /// When the rules that the changes were decided by are too old to be
+    /// written any more, by this process's monotonic clock. A store that has
+    /// not committed by then gives up and answers [`WriteError::Conflict`].
+    pub valid_until: Option<Instant>,
+}
+
+impl ChangeSet {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.reservations.is_empty()
+            && self.counters.is_empty()
+            && self.resources.is_empty()
+            && self.subjects.is_empty()
+            && self.policies.is_empty()
+            && self.events.is_empty()
+    }
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum StoreError {
+    /// The store did not answer; trying again later may help.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// A record is not what this program writes.
+    #[error("the record {key} is damaged: {message}")]
+    Damaged {
+        /// Which record.
+        key: String,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+/// Why a write did not succeed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum WriteError {
+    /// Nothing was written: a record is not at the expected version, or
+    /// somebody else is writing it.
+    #[error("another writer was first")]
+    Conflict,
+    /// Nothing was written: a reservation, resource or policy revision that
+    /// was to be made is there already.
+    #[error("a record exists already")]
+    Exists,
+    /// Nothing was written: the store did not take it.
+    #[error("nothing was written: {0}")]
+    Failed(String),
+    /// Whether it was written cannot be told.
+    #[error("it is unknown whether the changes were written: {0}")]
+    Unknown(String),
+}

@@ -1,0 +1,109 @@
+//! Where records live: one small trait, and the stores behind it.
+//!
+//! A store loads records by key and writes change sets: all of one, under
+//! version guards, or none of it. It knows nothing of quotas. The conformance
+//! suite in `tests/store_conformance.rs` says what every store must do; the
+//! trait says it in words.
+
+mod changes;
+mod document;
+pub mod embedded;
+pub mod faulty;
+pub mod memory;
+pub mod mongo;
+
+pub use changes::{Change, ChangeSet, Loaded, StoreError, Versioned, WriteError};
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::domain::counter::Counter;
+use crate::domain::policy::PolicyRevision;
+use crate::domain::reservation::Reservation;
+use crate::domain::state::Keys;
+use crate::domain::time::Time;
+
+/// A store, whichever it is.
+pub type SharedStore = Arc<dyn Store>;
+
+/// Durable records under version guards.
+///
+/// Everything that [`load`](Store::load), [`policy`](Store::policy) and the
+/// pages return is durable: no fail-over that the store survives takes it
+/// back (I5). It is also current: it includes every write that was answered
+/// before the read was sent, whichever process wrote it.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// What kind of store this is, for people.
+    fn name(&self) -> &'static str;
+
+    /// The store's clock, as well as it is known without asking.
+    fn now(&self) -> Time;
+
+    /// Reads records by key. Every key that was asked for is in the answer.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn load(&self, keys: &Keys) -> Result<Loaded, StoreError>;
+
+    /// Writes all changes in one atomic step, or none.
+    ///
+    /// # Errors
+    ///
+    /// What happened instead, told apart by [`WriteError`]; only
+    /// [`WriteError::Unknown`] leaves open whether the changes were made.
+    async fn write(&self, changes: &ChangeSet) -> Result<(), WriteError>;
+
+    /// The current revision number of a namespace's policy; `None` when it has
+    /// no policy.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or the record is damaged.
+    async fn policy_head(&self, namespace: &str) -> Result<Option<i64>, StoreError>;
+
+    /// One revision of a namespace's policy.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or the record is damaged.
+    async fn policy(
+        &self,
+        namespace: &str,
+        revision: i64,
+    ) -> Result<Option<PolicyRevision>, StoreError>;
+
+    /// The next reservations by key, after the one with that key.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn reservations_after(
+        &self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Reservation>, StoreError>;
+
+    /// The next counters by key, after the one with that key.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn counters_after(
+        &self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError>;
+
+    /// Whether the store answers; also corrects the clock.
+    ///
+    /// # Errors
+    ///
+    /// It does not.
+    async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Lets go of the store: no write of this process is under way any more.
+    async fn close(&self);
+}
