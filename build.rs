@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for file in &mut files.file {
         file.source_code_info = None;
     }
-    tonic_prost_build::configure().compile_fds(files)?;
+    // RPCs that no handler overrides answer UNIMPLEMENTED by themselves.
+    tonic_prost_build::configure().generate_default_stubs(true).compile_fds(files)?;
     Ok(())
 }

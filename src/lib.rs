@@ -1,4 +1,5 @@
 pub mod api;
 pub mod domain;
+pub mod engine;
 pub mod proto;
 pub mod store;

@@ -1,4 +1,21 @@
 //! The contract on the wire: checks requests, converts them, and answers.
+//!
+//! A handler has three moves: make a command of the request, give it to the
+//! engine, make a response of the answer. All that can be wrong with a request
+//! is found in [`convert`], all at once; all statuses are built in [`status`].
 
 mod convert;
+mod deadline;
+mod policy;
 pub mod policy_file;
+mod quota;
+mod refusal;
+mod status;
+
+pub use convert::times;
+pub use policy::PolicyApi;
+pub use quota::QuotaApi;
+pub use status::{DOMAIN, Reason};
+
+/// Who calls, where nobody is asked to say.
+const ANONYMOUS: &str = "anonymous";

@@ -51,6 +51,35 @@ pub struct Change<T> {
     pub purge_at: Option<Time>,
 }
 
+impl<T> Change<T> {
+    /// Whether the record is as the change expects, given the version that is
+    /// there now. A record that should not exist yet is news to whoever wants
+    /// to make it; any other mismatch is a conflict.
+    pub(super) fn guard(&self, present: Option<i64>) -> Result<(), WriteError> {
+        match (self.expected, present) {
+            (None, Some(_)) => Err(WriteError::Exists),
+            (expected, present) if expected == present => Ok(()),
+            _ => Err(WriteError::Conflict),
+        }
+    }
+
+    /// The same for records whose caller learns nothing from their existence.
+    pub(super) fn guard_quietly(&self, present: Option<i64>) -> Result<(), WriteError> {
+        self.guard(present).map_err(|_| WriteError::Conflict)
+    }
+}
+
+/// A resource that belongs to a reservation from now on.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// The resource.
+    pub resource: ResourceKey,
+    /// The reservation.
+    pub owner: ReservationKey,
+    /// When retention may remove it: with its reservation.
+    pub purge_at: Option<Time>,
+}
+
 /// Changes that are made together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeSet {
@@ -59,7 +88,7 @@ pub struct ChangeSet {
     /// Counters.
     pub counters: Vec<Change<Counter>>,
     /// Bindings to be made; none of these resources may be bound yet.
-    pub resources: Vec<(ResourceKey, ReservationKey)>,
+    pub resources: Vec<Binding>,
     /// Subjects.
     pub subjects: Vec<Change<Subject>>,
     /// Policy revisions to be added; none of these may exist yet.

@@ -6,13 +6,16 @@
 //! trait says it in words.
 
 mod changes;
-mod document;
+pub mod clock;
+pub mod document;
+
+
 pub mod embedded;
 pub mod faulty;
 pub mod memory;
 pub mod mongo;
 
-pub use changes::{Change, ChangeSet, Loaded, StoreError, Versioned, WriteError};
+pub use changes::{Binding, Change, ChangeSet, Loaded, StoreError, Versioned, WriteError};
 
 use std::sync::Arc;
 

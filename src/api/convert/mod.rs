@@ -1,1 +1,7 @@
-pub mod policy;
+//! Between the messages of the contract and the words of the domain.
+
+pub(super) mod answer;
+pub(super) mod policy;
+pub(super) mod request;
+pub(super) mod subject;
+pub mod times;

@@ -15,8 +15,17 @@ use crate::domain::time::Time;
 pub struct Usage {
     /// The limits, in the order of the policy.
     pub limits: Vec<LimitStatus>,
+    /// Whether one of them refuses what was asked.
+    refused: bool,
     /// The instant.
     pub now: Time,
+}
+
+impl Usage {
+    /// Whether a request that asked this of the limits would be admitted.
+    pub fn admits(&self) -> bool {
+        !self.refused
+    }
 }
 
 /// What a Reserve of `items` would meet now; admitted when no enforced limit
@@ -35,8 +44,14 @@ pub fn check(
     let assessed = assess(state, policy, items, rules.clock, None)?;
     assessed.refuse_frozen()?;
     let now = assessed.now;
-    let limits = assessed.charges.iter().map(|claim| claim.status(state, now)).collect();
-    Ok(Usage { limits, now })
+    let mut refused = false;
+    let mut limits = Vec::with_capacity(assessed.charges.len());
+    for claim in &assessed.charges {
+        let status = claim.status(state, now);
+        refused |= claim.refuses(state, &status, now);
+        limits.push(status);
+    }
+    Ok(Usage { limits, refused, now })
 }
 
 /// Where the limits stand that apply to a metric and dimensions: in the
@@ -64,7 +79,7 @@ pub fn usage(
     let limits = assessed.charges.iter().map(|claim| {
         LimitStatus::at_rest(&state.counter(&claim.counter), claim.bound, claim.enforced, now)
     });
-    Ok(Usage { limits: limits.collect(), now })
+    Ok(Usage { limits: limits.collect(), refused: false, now })
 }
 
 /// A reservation, found by its id or by a resource bound to it, and the

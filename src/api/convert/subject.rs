@@ -1,0 +1,77 @@
+//! Subjects, to and fro.
+
+use super::request::Faults;
+use super::times::{time, timestamp};
+use crate::domain::name::{Violation, check_name};
+use crate::domain::refusal::Refusal;
+use crate::domain::subject::{Override, OverrideChange, Subject};
+use crate::proto::v1;
+
+/// The subject of a `PutSubject`.
+///
+/// # Errors
+///
+/// Every fault of the request but those that [`Subject::faults`] finds.
+pub fn from_request(namespace: &str, subject: Option<v1::Subject>) -> Result<Subject, Refusal> {
+    let mut faults = Faults::default();
+    check_name("namespace", namespace, &mut faults.0);
+    let Some(subject) = subject else {
+        faults.0.push(Violation::new("subject", "must be given"));
+        return faults.or(Subject::default());
+    };
+    if subject.billing.is_some() {
+        let message = "billing periods are not served by this version; leave them out";
+        faults.0.push(Violation::new("subject.billing", message));
+    }
+    let mut overrides = Vec::new();
+    for (n, over) in subject.overrides.into_iter().enumerate() {
+        let field = format!("subject.overrides[{n}]");
+        let change = match over.change {
+            Some(v1::r#override::Change::Set(max)) => OverrideChange::Set(max),
+            Some(v1::r#override::Change::Add(more)) => OverrideChange::Add(more),
+            None => {
+                faults.0.push(Violation::new(&field, "must have either set or add"));
+                continue;
+            }
+        };
+        let expire_time = over.expire_time.map(|at| time(&format!("{field}.expire_time"), at));
+        let expire_time = expire_time.transpose().unwrap_or_else(|fault| {
+            faults.0.push(fault);
+            None
+        });
+        overrides.push(Override { limit: over.limit, change, expire_time });
+    }
+    faults.or(Subject {
+        namespace: namespace.to_owned(),
+        kind: subject.kind,
+        id: subject.id,
+        plan: subject.plan,
+        overrides,
+        frozen: subject.frozen,
+        labels: subject.labels.into_iter().collect(),
+        ..Subject::default()
+    })
+}
+
+/// The message of a stored subject.
+pub fn message(subject: &Subject, etag: String) -> v1::Subject {
+    let over = |over: &Override| v1::Override {
+        limit: over.limit.clone(),
+        expire_time: over.expire_time.map(timestamp),
+        change: Some(match over.change {
+            OverrideChange::Set(max) => v1::r#override::Change::Set(max),
+            OverrideChange::Add(more) => v1::r#override::Change::Add(more),
+        }),
+    };
+    v1::Subject {
+        kind: subject.kind.clone(),
+        id: subject.id.clone(),
+        plan: subject.plan.clone(),
+        billing: None,
+        overrides: subject.overrides.iter().map(over).collect(),
+        frozen: subject.frozen,
+        labels: subject.labels.clone().into_iter().collect(),
+        etag,
+        update_time: Some(timestamp(subject.update_time)),
+    }
+}

@@ -1,0 +1,111 @@
+//! `PolicyService`.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::convert::times::timestamp;
+use super::convert::{policy, subject};
+use super::{ANONYMOUS, status};
+use crate::domain::name::{Violation, check_name};
+use crate::domain::refusal::Refusal;
+use crate::engine::Engine;
+use crate::proto::v1;
+use crate::proto::v1::policy_service_server::PolicyService;
+
+/// Serves `PolicyService` over an engine. RPCs that are not here answer
+/// UNIMPLEMENTED.
+pub struct PolicyApi {
+    engine: Arc<Engine>,
+}
+
+impl PolicyApi {
+    /// Serves this engine.
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+}
+
+#[tonic::async_trait]
+impl PolicyService for PolicyApi {
+    async fn apply_policy(
+        &self,
+        call: Request<v1::ApplyPolicyRequest>,
+    ) -> Result<Response<v1::ApplyPolicyResponse>, Status> {
+        let v1::ApplyPolicyRequest { policy, expected_revision, validate_only } = call.into_inner();
+        let Some(policy) = policy else {
+            return Err(status::refused(Refusal::invalid("policy", "must be given")));
+        };
+        if expected_revision < -1 {
+            let message = "must be -1 (none yet), 0 (any) or a revision";
+            return Err(status::refused(Refusal::invalid("expected_revision", message)));
+        }
+        let spec = policy::policy_to_spec(policy)
+            .map_err(|faults| status::refused(Refusal::InvalidFields(faults)))?;
+        let applied =
+            self.engine.apply_policy(spec, expected_revision, validate_only, ANONYMOUS).await;
+        let applied = applied.map_err(status::failed)?;
+        Ok(Response::new(v1::ApplyPolicyResponse {
+            revision: applied.revision,
+            changed: applied.changed,
+            over_limit: None,
+            restarted_limits: applied.restarted,
+        }))
+    }
+
+    async fn get_policy(
+        &self,
+        call: Request<v1::GetPolicyRequest>,
+    ) -> Result<Response<v1::GetPolicyResponse>, Status> {
+        let v1::GetPolicyRequest { namespace, revision } = call.into_inner();
+        let mut faults = Vec::new();
+        check_name("namespace", &namespace, &mut faults);
+        if revision < 0 {
+            faults.push(Violation::new("revision", "must be 0 (the current one) or a revision"));
+        }
+        if !faults.is_empty() {
+            return Err(status::refused(Refusal::InvalidFields(faults)));
+        }
+        let found = self.engine.policy(&namespace, revision).await.map_err(status::failed)?;
+        Ok(Response::new(v1::GetPolicyResponse {
+            policy: Some(policy::spec_to_policy(&found.spec)),
+            revision: Some(v1::PolicyRevision {
+                revision: found.revision,
+                create_time: Some(timestamp(found.create_time)),
+                principal: found.principal,
+            }),
+        }))
+    }
+
+    async fn put_subject(
+        &self,
+        call: Request<v1::PutSubjectRequest>,
+    ) -> Result<Response<v1::PutSubjectResponse>, Status> {
+        let v1::PutSubjectRequest { namespace, subject, etag } = call.into_inner();
+        let subject = subject::from_request(&namespace, subject).map_err(status::refused)?;
+        let put = self.engine.put_subject(subject, &etag, ANONYMOUS).await;
+        let put = put.map_err(status::failed)?;
+        Ok(Response::new(v1::PutSubjectResponse {
+            subject: Some(subject::message(&put.subject, put.etag)),
+            changed: put.changed,
+        }))
+    }
+
+    async fn get_subject(
+        &self,
+        call: Request<v1::GetSubjectRequest>,
+    ) -> Result<Response<v1::GetSubjectResponse>, Status> {
+        let v1::GetSubjectRequest { namespace, kind, id } = call.into_inner();
+        let mut faults = Vec::new();
+        check_name("namespace", &namespace, &mut faults);
+        check_name("kind", &kind, &mut faults);
+        check_name("id", &id, &mut faults);
+        if !faults.is_empty() {
+            return Err(status::refused(Refusal::InvalidFields(faults)));
+        }
+        let found = self.engine.subject(&namespace, &kind, &id).await;
+        let (found, etag) = found.map_err(status::failed)?;
+        let subject = Some(subject::message(&found, etag));
+        Ok(Response::new(v1::GetSubjectResponse { subject }))
+    }
+}

@@ -1,0 +1,103 @@
+//! `QuotaService`.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::convert::{answer, request, times};
+use super::deadline::answer_by;
+use super::{ANONYMOUS, status};
+use crate::domain::decide::{Answer, Command, Usage};
+use crate::engine::Engine;
+use crate::proto::v1;
+use crate::proto::v1::quota_service_server::QuotaService;
+
+/// Serves `QuotaService` over an engine. RPCs that are not here answer
+/// UNIMPLEMENTED.
+pub struct QuotaApi {
+    engine: Arc<Engine>,
+}
+
+impl QuotaApi {
+    /// Serves this engine.
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+}
+
+#[tonic::async_trait]
+impl QuotaService for QuotaApi {
+    async fn reserve(
+        &self,
+        call: Request<v1::ReserveRequest>,
+    ) -> Result<Response<v1::ReserveResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let command = request::reserve(call.into_inner(), ANONYMOUS).map_err(status::refused)?;
+        let answer = self.engine.submit(Command::Reserve(command), deadline).await;
+        let (reservation, limits, replayed) = parts(answer.map_err(status::failed)?);
+        Ok(Response::new(v1::ReserveResponse { reservation, limits, replayed }))
+    }
+
+    async fn commit(
+        &self,
+        call: Request<v1::CommitRequest>,
+    ) -> Result<Response<v1::CommitResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let command = request::commit(call.into_inner(), ANONYMOUS).map_err(status::refused)?;
+        let answer = self.engine.submit(Command::Commit(command), deadline).await;
+        let (reservation, limits, replayed) = parts(answer.map_err(status::failed)?);
+        Ok(Response::new(v1::CommitResponse { reservation, limits, replayed }))
+    }
+
+    async fn release(
+        &self,
+        call: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let command = request::release(call.into_inner(), ANONYMOUS).map_err(status::refused)?;
+        let answer = self.engine.submit(Command::Release(command), deadline).await;
+        let (reservation, limits, replayed) = parts(answer.map_err(status::failed)?);
+        Ok(Response::new(v1::ReleaseResponse { reservation, limits, replayed }))
+    }
+
+    async fn check(
+        &self,
+        call: Request<v1::CheckRequest>,
+    ) -> Result<Response<v1::CheckResponse>, Status> {
+        let (namespace, items) = request::check(call.into_inner()).map_err(status::refused)?;
+        let usage = self.engine.check(&namespace, &items).await.map_err(status::failed)?;
+        let admitted = usage.admits();
+        Ok(Response::new(v1::CheckResponse { admitted, limits: answer::limits(&usage.limits) }))
+    }
+
+    async fn get_reservation(
+        &self,
+        call: Request<v1::GetReservationRequest>,
+    ) -> Result<Response<v1::GetReservationResponse>, Status> {
+        let (namespace, find_by) = request::find(call.get_ref()).map_err(status::refused)?;
+        let found = self.engine.reservation(&namespace, &find_by).await;
+        let (reservation, now) = found.map_err(status::failed)?;
+        let reservation = Some(answer::reservation(&reservation, now));
+        Ok(Response::new(v1::GetReservationResponse { reservation }))
+    }
+
+    async fn get_usage(
+        &self,
+        call: Request<v1::GetUsageRequest>,
+    ) -> Result<Response<v1::GetUsageResponse>, Status> {
+        let query = request::usage(call.into_inner()).map_err(status::refused)?;
+        let request::UsageQuery { namespace, metric, dimensions, at } = query;
+        let usage = self.engine.usage(&namespace, &metric, &dimensions, at).await;
+        let Usage { limits, now, .. } = usage.map_err(status::failed)?;
+        Ok(Response::new(v1::GetUsageResponse {
+            limits: answer::limits(&limits),
+            holds: Vec::new(),
+            read_time: Some(times::timestamp(now)),
+        }))
+    }
+}
+
+fn parts(answer: Answer) -> (Option<v1::Reservation>, Vec<v1::LimitStatus>, bool) {
+    let reservation = answer::reservation(&answer.reservation, answer.now);
+    (Some(reservation), answer::limits(&answer.limits), answer.replayed)
+}

@@ -1,0 +1,167 @@
+//! The catalogue: what each refusal is called, and what it tells a person.
+
+use std::fmt::Write as _;
+
+use tonic::Code::{
+    AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted,
+};
+
+use super::status::{Draft, Reason};
+use crate::domain::name::{Violation, quoted};
+use crate::domain::refusal::Refusal;
+use crate::domain::status::{LimitStatus, retry_time};
+use crate::domain::time::Time;
+
+/// The status of a refusal, in words and values.
+pub(super) fn draft(refusal: Refusal) -> Draft {
+    match refusal {
+        Refusal::QuotaExceeded { limits, now } => quota_exceeded(&limits, now),
+        Refusal::InvalidFields(violations) => invalid(&violations),
+        Refusal::ReservationNotFound { id } => {
+            let message = format!("there is no reservation {}", quoted(&id));
+            Draft::new(NotFound, Reason::ReservationNotFound, message).with("reservation_id", id)
+        }
+        Refusal::NamespaceNotFound { namespace } => {
+            let message = format!("namespace {} has no policy; apply one", quoted(&namespace));
+            Draft::new(NotFound, Reason::NamespaceNotFound, message).with("namespace", namespace)
+        }
+        Refusal::RevisionNotFound { namespace, revision } => {
+            let message =
+                format!("the policy of {} has no revision {revision}", quoted(&namespace));
+            Draft::new(NotFound, Reason::NamespaceNotFound, message)
+                .with("namespace", namespace)
+                .with("revision", revision)
+        }
+        Refusal::MetricNotFound { metric } => {
+            let message = format!("the policy has no metric {}", quoted(&metric));
+            Draft::new(NotFound, Reason::MetricNotFound, message).with("metric", metric)
+        }
+        Refusal::SubjectNotFound { kind, id } => {
+            let message = format!("there is no subject {}", quoted(&format!("{kind}/{id}")));
+            Draft::new(NotFound, Reason::SubjectNotFound, message)
+                .with("kind", kind)
+                .with("id", id)
+        }
+        Refusal::ReservationExpired { id, expire_time } => {
+            let what = format!("expired at {expire_time}; its units went back then");
+            of_reservation(Reason::ReservationExpired, id, &what).with("expire_time", expire_time)
+        }
+        Refusal::AlreadyCommitted { id } => {
+            of_reservation(Reason::AlreadyCommitted, id, "is committed already")
+        }
+        Refusal::AlreadyReleased { id } => {
+            of_reservation(Reason::AlreadyReleased, id, "was released")
+        }
+        Refusal::AmountExceedsHold { id, item, amount, held } => {
+            let what = format!("holds {held} of item {item}; {amount} cannot be committed");
+            of_reservation(Reason::AmountExceedsHold, id, &what)
+                .with("item", item)
+                .with("amount", amount)
+                .with("held", held)
+        }
+        Refusal::NoLimitApplies { item, metric } => {
+            let message = format!("no limit of metric {} applies to item {item}", quoted(&metric));
+            Draft::new(FailedPrecondition, Reason::NoLimitApplies, message)
+                .with("item", item)
+                .with("metric", metric)
+        }
+        Refusal::UnknownPlan { limit, subject, plan } => unknown_plan(limit, subject, plan),
+        Refusal::PeriodUnavailable { limit, now } => {
+            let message = format!("limit {} has no window at {now}", quoted(&limit));
+            Draft::new(FailedPrecondition, Reason::PeriodUnavailable, message)
+                .with("limit", limit)
+                .with("time", now)
+        }
+        Refusal::SubjectFrozen { subject } => {
+            let message = format!("subject {} is frozen", quoted(&subject));
+            Draft::new(FailedPrecondition, Reason::SubjectFrozen, message).with("subject", subject)
+        }
+        Refusal::RevisionMismatch { expected, actual } => {
+            let found = if actual.is_empty() { "none" } else { &actual };
+            let message = format!("expected revision {expected}, found {found}");
+            Draft::new(FailedPrecondition, Reason::PolicyRevisionMismatch, message)
+                .with("expected", expected)
+                .with("actual", actual)
+        }
+        Refusal::ReservationIdReused { id, differs } => {
+            let message = format!(
+                "reservation {} was made with other {differs}; a new request needs a new id",
+                quoted(&id)
+            );
+            Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
+                .with("reservation_id", id)
+                .with("differs", differs)
+        }
+        Refusal::ResourceAlreadyBound { resource } => {
+            let message = format!("resource {} belongs to another reservation", quoted(&resource));
+            Draft::new(AlreadyExists, Reason::ResourceAlreadyBound, message)
+                .with("resource", resource)
+        }
+    }
+}
+
+fn of_reservation(reason: Reason, id: String, what: &str) -> Draft {
+    let message = format!("reservation {} {what}", quoted(&id));
+    Draft::new(FailedPrecondition, reason, message).with("reservation_id", id)
+}
+
+fn unknown_plan(limit: String, subject: String, plan: String) -> Draft {
+    let has = if plan.is_empty() { "no plan".to_owned() } else { format!("plan {}", quoted(&plan)) };
+    let message = format!(
+        "subject {} has {has}, for which limit {} names no max",
+        quoted(&subject),
+        quoted(&limit)
+    );
+    Draft::new(FailedPrecondition, Reason::UnknownPlan, message)
+        .with("limit", limit)
+        .with("subject", subject)
+        .with("plan", plan)
+}
+
+fn invalid(violations: &[Violation]) -> Draft {
+    let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    let fields: Vec<&str> = violations.iter().map(|v| v.field.as_str()).collect();
+    Draft::new(InvalidArgument, Reason::InvalidField, texts.join("; "))
+        .with("fields", fields.join(", "))
+        .bad_request(violations)
+}
+
+fn quota_exceeded(limits: &[LimitStatus], now: Time) -> Draft {
+    let texts: Vec<String> = limits.iter().map(describe).collect();
+    let message = format!("quota exceeded: {}", texts.join("; "));
+    let mut draft = Draft::new(ResourceExhausted, Reason::QuotaExceeded, message);
+    if let Some(first) = limits.first() {
+        draft = draft
+            .with("limit", &first.counter.limit)
+            .with("metric", &first.counter.metric)
+            .with("max", first.bound.ceiling())
+            .with("used", first.used)
+            .with("held", first.held)
+            .with("available", first.available().unwrap_or(0))
+            .with("requested", first.requested)
+            .with("limits_exceeded", limits.len());
+    }
+    if let Some(at) = retry_time(limits) {
+        draft = draft.with("retry_time", at).retry(at.since(now));
+    }
+    draft.refusal(limits)
+}
+
+/// One failing limit in words.
+pub(super) fn describe(limit: &LimitStatus) -> String {
+    let mut text = format!("limit {}", quoted(&limit.counter.limit));
+    if !limit.counter.key.is_empty() {
+        let pair = |(name, value): (&String, &String)| format!("{name}={value}");
+        let key: Vec<String> = limit.counter.key.iter().map(pair).collect();
+        let _ = write!(text, " for {}", quoted(&key.join(" ")));
+    }
+    let (max, requested) = (limit.bound.ceiling(), limit.requested);
+    let _ = write!(text, " has max {max}, used {}, held {}", limit.used, limit.held);
+    let _ = write!(text, "; requested {requested}");
+    let _ = match limit.retry_time {
+        Some(at) => write!(text, ", could pass at {at}"),
+        None if requested > max => write!(text, ", can never fit"),
+        None => Ok(()),
+    };
+    text
+}

@@ -1,0 +1,287 @@
+//! The loop that decides and writes batches, one at a time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, warn};
+
+use super::cache::Cache;
+use super::catalog::Catalog;
+use super::plan::{Folded, Outcome, Policies, Sources, Working};
+use super::queue::{Pending, Queue};
+use super::{Error, MonotonicClock, Settings};
+use crate::domain::decide::Command;
+use crate::domain::name::ReservationKey;
+use crate::domain::state::{Changes, Keys};
+use crate::store::{ChangeSet, SharedStore, StoreError, WriteError};
+
+/// How often a batch is tried before its commands go back to the queue.
+const ATTEMPTS: u32 = 4;
+/// How often a batch is folded before something must be wrong: each fold needs
+/// records that the one before did not know of, which rules bound by a few.
+const FOLDS: u32 = 32;
+/// For how many batches ids are read first, after one turned out to exist.
+const WARY: u32 = 64;
+/// A batch that is not written this long after its rules were confirmed is
+/// decided again: a server that was paused must not write by stale rules.
+const VALID: Duration = Duration::from_secs(2);
+
+/// Decides and writes batches.
+pub(super) struct Batcher {
+    store: SharedStore,
+    queue: Arc<Queue>,
+    catalog: Arc<Catalog>,
+    clock: MonotonicClock,
+    settings: Settings,
+    cache: Cache,
+    wary: u32,
+}
+
+/// What became of one attempt at a batch.
+enum Attempt {
+    /// Everybody is answered.
+    Done,
+    /// Nothing was written; again, with everything read afresh.
+    Again(Vec<Pending>),
+    /// Perhaps it was written; again, with everything read afresh.
+    Unknown(Vec<Pending>, String),
+    /// The store does not answer; nothing was written.
+    Failed(Vec<Pending>, String),
+    /// A record is damaged.
+    Damaged(Vec<Pending>, StoreError),
+}
+
+impl Batcher {
+    pub fn new(
+        store: SharedStore,
+        queue: Arc<Queue>,
+        catalog: Arc<Catalog>,
+        clock: MonotonicClock,
+        settings: Settings,
+    ) -> Self {
+        Self { store, queue, catalog, clock, settings, cache: Cache::new(), wary: 0 }
+    }
+
+    /// Works until the queue is closed and empty.
+    pub async fn run(mut self) {
+        while let Some(batch) = self.queue.next(self.settings.batch).await {
+            self.process(batch).await;
+        }
+    }
+
+    async fn process(&mut self, mut batch: Vec<Pending>) {
+        let mut afresh = false;
+        for attempt in 1..=ATTEMPTS {
+            batch = match self.attempt(batch, afresh).await {
+                Attempt::Done => return,
+                Attempt::Again(batch) => batch,
+                Attempt::Unknown(batch, message) => {
+                    warn!(%message, "the outcome of a write is unknown; looking it up");
+                    batch
+                }
+                Attempt::Failed(batch, message) => return give_up(batch, &message),
+                Attempt::Damaged(batch, error) => return Box::pin(self.isolate(batch, error)).await,
+            };
+            afresh = true;
+            if attempt > 1 {
+                tokio::time::sleep(Duration::from_millis(1 + fastrand::u64(0..4 * u64::from(attempt)))).await;
+            }
+        }
+        self.put_back(batch);
+    }
+
+    /// Commands that keep conflicting are tried namespace by namespace, so
+    /// that none holds up another.
+    fn put_back(&self, batch: Vec<Pending>) {
+        debug!(commands = batch.len(), "a batch keeps conflicting");
+        let mut by_namespace: HashMap<String, Vec<Pending>> = HashMap::new();
+        for pending in batch {
+            by_namespace.entry(pending.namespace.clone()).or_default().push(pending);
+        }
+        for (namespace, commands) in by_namespace {
+            self.queue.put_back(&namespace, commands);
+        }
+    }
+
+    /// Tries each command by itself, so that a damaged record only fails those
+    /// that need it.
+    async fn isolate(&mut self, mut batch: Vec<Pending>, error: StoreError) {
+        if batch.len() == 1 {
+            tracing::error!(%error, "a record is damaged");
+            if let Some(pending) = batch.pop() {
+                pending.answer(Err(error.into()));
+            }
+            return;
+        }
+        for pending in batch {
+            self.process(vec![pending]).await;
+        }
+    }
+
+    async fn attempt(&mut self, mut batch: Vec<Pending>, afresh: bool) -> Attempt {
+        batch.retain(|pending| !pending.ticket.cancelled());
+        if batch.is_empty() {
+            return Attempt::Done;
+        }
+        match self.decide(&mut batch, afresh).await {
+            Ok(Some(decided)) => self.write(batch, decided).await,
+            Ok(None) => Attempt::Done,
+            Err(StoreError::Unavailable(message)) => Attempt::Failed(batch, message),
+            Err(damaged) => Attempt::Damaged(batch, damaged),
+        }
+    }
+
+    /// Folds the rules over the batch until everything it needs is there and
+    /// certain enough. Callers who have gone meanwhile are dropped from it;
+    /// `None` when nobody is left.
+    async fn decide(
+        &mut self,
+        batch: &mut Vec<Pending>,
+        afresh: bool,
+    ) -> Result<Option<Decided>, StoreError> {
+        let (store, catalog) = (&self.store, &self.catalog);
+        let known: Vec<ReservationKey> =
+            reserved(batch).filter(|key| self.cache.knows(key)).cloned().collect();
+        let mut sources = Sources { store, catalog, cache: Some(&mut self.cache) };
+        let valid_until = Instant::now() + VALID;
+        let policies = policies(catalog, batch).await?;
+        let mut working = Working::default();
+        let wary = afresh || self.wary > 0;
+        if wary {
+            let reservations = reserved(batch).cloned().collect();
+            let keys = Keys { reservations, ..Keys::default() };
+            working.bring_in(keys, false, &mut sources).await?;
+            self.wary = if working.found(reserved(batch)) { WARY } else { self.wary.saturating_sub(1) };
+        } else {
+            // An id that this process has used is a replay: read what became
+            // of it before the unique index has to object.
+            let keys = Keys { reservations: known, ..Keys::default() };
+            working.bring_in(keys, false, &mut sources).await?;
+        }
+        for _ in 0..FOLDS {
+            let now = self.clock.read(store);
+            match working.fold(batch, &policies, now, self.settings.retention) {
+                Folded::Missing(keys) => working.bring_in(keys, !afresh, &mut sources).await?,
+                Folded::Unproven(keys) => working.bring_in(keys, false, &mut sources).await?,
+                Folded::Decided(outcomes, changes) => {
+                    let changing: Vec<bool> = outcomes.iter().map(changed).collect();
+                    let gone: Vec<bool> = batch
+                        .iter()
+                        .zip(&changing)
+                        .map(|(pending, changing)| *changing && !pending.ticket.begin())
+                        .collect();
+                    if gone.contains(&true) {
+                        let mut gone = gone.into_iter();
+                        batch.retain(|_| !gone.next().unwrap_or(false));
+                        if batch.is_empty() {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
+                    let changes = self.change_set(&working, changes, valid_until);
+                    return Ok(Some(Decided { outcomes, changes }));
+                }
+            }
+        }
+        let message = "the rules kept asking for more records".to_owned();
+        Err(StoreError::Damaged { key: "batch".to_owned(), message })
+    }
+
+    fn change_set(&self, working: &Working, changes: Changes, valid_until: Instant) -> ChangeSet {
+        let now = self.clock.read(&self.store);
+        let mut changes = working.change_set(changes, now, self.settings.retention);
+        changes.valid_until = Some(valid_until);
+        changes
+    }
+
+    async fn write(&mut self, mut batch: Vec<Pending>, decided: Decided) -> Attempt {
+        let Decided { outcomes, changes } = decided;
+        if changes.is_empty() {
+            answer(batch, outcomes);
+            return Attempt::Done;
+        }
+        match self.store.write(&changes).await {
+            Ok(()) => {
+                self.cache.wrote(changes);
+                answer(batch, outcomes);
+                return Attempt::Done;
+            }
+            Err(error) => {
+                self.cache.doubt(&changes);
+                match error {
+                    WriteError::Unknown(message) => {
+                        for (pending, outcome) in batch.iter_mut().zip(&outcomes) {
+                            pending.attempted |= changed(outcome);
+                        }
+                        return Attempt::Unknown(batch, message);
+                    }
+                    WriteError::Exists => self.wary = WARY,
+                    WriteError::Conflict | WriteError::Failed(_) => {}
+                }
+                for pending in batch.iter().filter(|pending| !pending.attempted) {
+                    pending.ticket.back_to_waiting();
+                }
+                match error {
+                    WriteError::Failed(message) => Attempt::Failed(batch, message),
+                    _ => Attempt::Again(batch),
+                }
+            }
+        }
+    }
+}
+
+/// A batch that is ready to be written.
+struct Decided {
+    outcomes: Vec<Outcome>,
+    changes: ChangeSet,
+}
+
+fn changed(outcome: &Outcome) -> bool {
+    matches!(outcome, Ok(answer) if !answer.replayed)
+}
+
+fn reserved(batch: &[Pending]) -> impl Iterator<Item = &ReservationKey> {
+    batch.iter().filter_map(|pending| match &pending.command {
+        Command::Reserve(reserve) => Some(&reserve.key),
+        _ => None,
+    })
+}
+
+async fn policies(catalog: &Catalog, batch: &[Pending]) -> Result<Policies, StoreError> {
+    let mut policies = Policies::new();
+    for pending in batch {
+        if !policies.contains_key(&pending.namespace) {
+            let policy = catalog.policy(&pending.namespace).await?;
+            policies.insert(pending.namespace.clone(), policy);
+        }
+    }
+    Ok(policies)
+}
+
+fn answer(batch: Vec<Pending>, outcomes: Vec<Outcome>) {
+    for (pending, outcome) in batch.into_iter().zip(outcomes) {
+        let attempted = pending.attempted;
+        pending.answer(match outcome {
+            Ok(mut answer) => {
+                // What an earlier attempt of this very call has done is its
+                // first answer, not a replay.
+                answer.replayed &= !attempted;
+                Ok(answer)
+            }
+            Err(refusal) => Err(Error::Refused(refusal)),
+        });
+    }
+}
+
+/// The store does not answer: nobody is refused for that.
+fn give_up(batch: Vec<Pending>, message: &str) {
+    for pending in batch {
+        let error = if pending.attempted {
+            Error::OutcomeUnknown
+        } else {
+            Error::Unavailable(message.to_owned())
+        };
+        pending.answer(Err(error));
+    }
+}

@@ -1,0 +1,202 @@
+//! Group commit: the one way from a command to a durable answer.
+//!
+//! A command waits in the [`queue`]; the commands that arrive while one batch
+//! is being written form the next. The [`batch`] loop folds the rules over
+//! them in arrival order (the [`plan`]), writes everything that changed as one
+//! change set, and answers its callers once that is durable. So a hot counter
+//! costs one transaction per batch, not one per caller.
+
+mod admin;
+mod batch;
+mod cache;
+mod catalog;
+mod plan;
+mod queue;
+mod read;
+mod ticket;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+pub use admin::{PolicyApplied, SubjectPut};
+
+use crate::domain::decide::{Answer, Command};
+use crate::domain::refusal::Refusal;
+use crate::domain::time::{Span, Time};
+use crate::store::SharedStore;
+use batch::Batcher;
+use catalog::Catalog;
+use queue::{Pending, Queue};
+use ticket::Ticket;
+
+/// Bounds of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The most commands that may wait, of all namespaces together.
+    pub queue: usize,
+    /// The most commands of one namespace that may wait.
+    pub queue_per_namespace: usize,
+    /// The most commands in one batch.
+    pub batch: usize,
+    /// The longest that a caller is kept waiting, whatever his own deadline.
+    pub patience: Duration,
+    /// How long settled reservations are kept; counters of closed windows
+    /// stay twice as long.
+    pub retention: Span,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            queue: 16_384,
+            queue_per_namespace: 8192,
+            batch: 512,
+            patience: Duration::from_secs(10),
+            retention: Span::from_days(30),
+        }
+    }
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Error {
+    /// Refused by the rules; nothing was changed.
+    #[error("refused: {0:?}")]
+    Refused(Refusal),
+    /// The queues are full; nothing was begun.
+    #[error("too many calls are waiting")]
+    Overloaded,
+    /// The store did not answer; nothing was changed.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// Whether the change was made cannot be told.
+    #[error("it is unknown whether the change was made")]
+    OutcomeUnknown,
+    /// A record is damaged, or this program is wrong.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Decides commands over a store.
+pub struct Engine {
+    store: SharedStore,
+    settings: Settings,
+    clock: MonotonicClock,
+    queue: Arc<Queue>,
+    catalog: Arc<Catalog>,
+    refresher: JoinHandle<()>,
+}
+
+impl Engine {
+    /// Starts an engine, and gives the task that writes its batches: it ends
+    /// after [`Engine::stop`], or by a panic.
+    pub fn start(store: SharedStore, settings: Settings) -> (Arc<Self>, JoinHandle<()>) {
+        let queue = Arc::new(Queue::new(&settings));
+        let catalog = Arc::new(Catalog::new(Arc::clone(&store)));
+        let clock = MonotonicClock::default();
+        let batcher = Batcher::new(
+            Arc::clone(&store),
+            Arc::clone(&queue),
+            Arc::clone(&catalog),
+            clock.clone(),
+            settings,
+        );
+        let batches = tokio::spawn(batcher.run());
+        let refresher = tokio::spawn(Arc::clone(&catalog).refresh_forever());
+        let engine = Self { store, settings, clock, queue, catalog, refresher };
+        (Arc::new(engine), batches)
+    }
+
+    /// Decides one command; the answer is durable. The call ends by `deadline`
+    /// or after the engine's patience, whichever is sooner.
+    ///
+    /// Dropping the future takes a command back whose write has not begun; one
+    /// that has takes effect, and the same id sent again tells.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn submit(
+        &self,
+        command: Command,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, Error> {
+        let (sender, receiver) = oneshot::channel();
+        let ticket = Arc::new(Ticket::default());
+        self.queue.push(Pending::new(command, Arc::clone(&ticket), sender))?;
+        let abandoned = ticket.cancel_on_drop();
+        let latest = Instant::now() + self.settings.patience;
+        let until = deadline.map_or(latest, |deadline| deadline.min(latest));
+        match tokio::time::timeout_at(until.into(), receiver).await {
+            Ok(Ok(answer)) => answer,
+            // Late, or the batch loop is gone: what is known is on the ticket.
+            Ok(Err(_)) | Err(_) if abandoned.cancel() => {
+                Err(Error::Unavailable("the store did not answer in time".to_owned()))
+            }
+            Ok(Err(_)) | Err(_) => Err(Error::OutcomeUnknown),
+        }
+    }
+
+    /// The instant, never before one that was given out earlier.
+    pub fn now(&self) -> Time {
+        self.clock.read(&self.store)
+    }
+
+    /// Whether the store answers.
+    ///
+    /// # Errors
+    ///
+    /// It does not.
+    pub async fn ping(&self) -> Result<(), Error> {
+        Ok(self.store.ping().await?)
+    }
+
+    /// Takes no more commands, and lets those that wait be written.
+    pub fn stop(&self) {
+        self.queue.close();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.queue.close();
+        self.refresher.abort();
+    }
+}
+
+impl From<crate::store::StoreError> for Error {
+    fn from(error: crate::store::StoreError) -> Self {
+        match error {
+            crate::store::StoreError::Unavailable(message) => Self::Unavailable(message),
+            damaged @ crate::store::StoreError::Damaged { .. } => Self::Internal(damaged.to_string()),
+        }
+    }
+}
+
+/// The store's clock, which never runs back within this process.
+#[derive(Clone, Debug)]
+struct MonotonicClock(Arc<AtomicI64>);
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        Self(Arc::new(AtomicI64::new(i64::MIN)))
+    }
+}
+
+impl MonotonicClock {
+    fn read(&self, store: &SharedStore) -> Time {
+        let now = store.now().as_millis();
+        Time::saturating(self.0.fetch_max(now, Ordering::Relaxed).max(now))
+    }
+}

@@ -1,0 +1,84 @@
+//! Reads: derived by the rules from what the store says now, past the queue.
+
+use super::plan::{Sources, Working};
+use super::{Engine, Error};
+use crate::domain::decide::{self, FindBy, Rules, Stop, Usage};
+use crate::domain::name::Dimensions;
+use crate::domain::reservation::{ItemRequest, Reservation};
+use crate::domain::state::State;
+use crate::domain::time::Time;
+use crate::store::StoreError;
+
+/// How often a read asks for more records before something must be wrong.
+const ROUNDS: u32 = 32;
+
+impl Engine {
+    /// What a Reserve of `items` would meet now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], as for the Reserve, but never for want of quota.
+    pub async fn check(&self, namespace: &str, items: &[ItemRequest]) -> Result<Usage, Error> {
+        self.read(namespace, |state, rules| decide::check(state, rules, namespace, items)).await
+    }
+
+    /// Where the limits stand that apply to a metric and dimensions: in the
+    /// windows open now, or in those that contain `at`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn usage(
+        &self,
+        namespace: &str,
+        metric: &str,
+        dimensions: &Dimensions,
+        at: Option<Time>,
+    ) -> Result<Usage, Error> {
+        let usage = |state: &mut State<'_>, rules: &Rules<'_>| {
+            decide::usage(state, rules, namespace, metric, dimensions, at)
+        };
+        self.read(namespace, usage).await
+    }
+
+    /// A reservation, and the instant at which it is looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn reservation(
+        &self,
+        namespace: &str,
+        find_by: &FindBy,
+    ) -> Result<(Reservation, Time), Error> {
+        self.read(namespace, |state, rules| decide::reservation(state, rules, find_by)).await
+    }
+
+    async fn read<T>(
+        &self,
+        namespace: &str,
+        derive: impl Fn(&mut State<'_>, &Rules<'_>) -> Result<T, Stop>,
+    ) -> Result<T, Error> {
+        let policy = self.catalog.policy(namespace).await?;
+        let mut working = Working::default();
+        let mut sources = Sources { store: &self.store, catalog: &self.catalog, cache: None };
+        for _ in 0..ROUNDS {
+            let rules = Rules {
+                policy: policy.as_deref(),
+                clock: self.now(),
+                retention: self.settings.retention,
+            };
+            let mut state = State::over(working.base());
+            match derive(&mut state, &rules) {
+                Ok(value) => return Ok(value),
+                Err(Stop::Refused(refusal)) => return Err(refusal.into()),
+                Err(Stop::Missing) => {
+                    let missing = state.take_missing();
+                    working.bring_in(missing, false, &mut sources).await?;
+                }
+            }
+        }
+        let message = "the rules kept asking for more records".to_owned();
+        Err(StoreError::Damaged { key: namespace.to_owned(), message }.into())
+    }
+}

@@ -1,0 +1,263 @@
+//! Subjects, resource bindings, policy revisions and events as documents.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Pair, PolicyDoc, damaged, date, map, pairs, time};
+use crate::domain::event::{Event, EventKind};
+use crate::domain::name::{ReservationKey, ResourceKey, join_key};
+use crate::domain::policy::PolicyRevision;
+use crate::domain::subject::{Override, OverrideChange, Subject};
+use crate::store::{Binding, Change, StoreError, Versioned};
+
+/// A subject.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SubjectDoc {
+    /// [`crate::domain::name::SubjectKey`].
+    #[serde(rename = "_id")]
+    pub id: String,
+    version: i64,
+    namespace: String,
+    kind: String,
+    subject_id: String,
+    plan: String,
+    overrides: Vec<OverrideDoc>,
+    frozen: bool,
+    labels: Vec<Pair>,
+    update_time: bson::DateTime,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct OverrideDoc {
+    limit: String,
+    #[serde(flatten)]
+    change: OverrideWord,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expire_time: Option<bson::DateTime>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OverrideWord {
+    Set(i64),
+    Add(i64),
+}
+
+impl SubjectDoc {
+    /// The document of a change.
+    pub fn new(change: &Change<Subject>) -> Self {
+        let subject = &change.value;
+        let over = |over: &Override| OverrideDoc {
+            limit: over.limit.clone(),
+            change: match over.change {
+                OverrideChange::Set(max) => OverrideWord::Set(max),
+                OverrideChange::Add(more) => OverrideWord::Add(more),
+            },
+            expire_time: over.expire_time.map(date),
+        };
+        Self {
+            id: subject.key().as_str().to_owned(),
+            version: change.version,
+            namespace: subject.namespace.clone(),
+            kind: subject.kind.clone(),
+            subject_id: subject.id.clone(),
+            plan: subject.plan.clone(),
+            overrides: subject.overrides.iter().map(over).collect(),
+            frozen: subject.frozen,
+            labels: pairs(&subject.labels),
+            update_time: date(subject.update_time),
+        }
+    }
+
+    /// The record.
+    ///
+    /// # Errors
+    ///
+    /// The document is damaged.
+    pub fn record(self) -> Result<Versioned<Subject>, StoreError> {
+        let id = self.id.clone();
+        self.convert().map_err(|message| damaged(&id, message))
+    }
+
+    fn convert(self) -> Result<Versioned<Subject>, String> {
+        let over = |over: OverrideDoc| {
+            Ok(Override {
+                limit: over.limit,
+                change: match over.change {
+                    OverrideWord::Set(max) => OverrideChange::Set(max),
+                    OverrideWord::Add(more) => OverrideChange::Add(more),
+                },
+                expire_time: over.expire_time.map(time).transpose()?,
+            })
+        };
+        let value = Subject {
+            namespace: self.namespace,
+            kind: self.kind,
+            id: self.subject_id,
+            plan: self.plan,
+            overrides: self.overrides.into_iter().map(over).collect::<Result<_, String>>()?,
+            frozen: self.frozen,
+            labels: map(self.labels),
+            update_time: time(self.update_time)?,
+        };
+        if value.key().as_str() != self.id {
+            return Err(format!("its fields say that it is {}", value.key()));
+        }
+        Ok(Versioned { version: self.version, value })
+    }
+}
+
+/// The binding of a resource.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ResourceDoc {
+    /// [`ResourceKey`].
+    #[serde(rename = "_id")]
+    pub id: String,
+    namespace: String,
+    resource: String,
+    reservation_id: String,
+    /// When retention may remove it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub purge_at: Option<bson::DateTime>,
+}
+
+impl ResourceDoc {
+    /// The document of a binding.
+    pub fn new(binding: &Binding) -> Self {
+        Self {
+            id: binding.resource.as_str().to_owned(),
+            namespace: binding.resource.namespace(),
+            resource: binding.resource.resource(),
+            reservation_id: binding.owner.id(),
+            purge_at: binding.purge_at.map(date),
+        }
+    }
+
+    /// The resource.
+    pub fn key(&self) -> ResourceKey {
+        ResourceKey::new(&self.namespace, &self.resource)
+    }
+
+    /// The reservation that it belongs to.
+    pub fn owner(&self) -> ReservationKey {
+        ReservationKey::new(&self.namespace, &self.reservation_id)
+    }
+}
+
+/// A revision of a policy.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RevisionDoc {
+    /// Namespace and revision.
+    #[serde(rename = "_id")]
+    pub id: String,
+    namespace: String,
+    revision: i64,
+    policy: PolicyDoc,
+    generations: Vec<GenerationDoc>,
+    /// Limits that are gone, as a policy that has nothing else.
+    retired: PolicyDoc,
+    retired_generations: Vec<GenerationDoc>,
+    create_time: bson::DateTime,
+    principal: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct GenerationDoc {
+    limit: String,
+    generation: i64,
+}
+
+impl RevisionDoc {
+    /// The `_id` of a revision.
+    pub fn key(namespace: &str, revision: i64) -> String {
+        join_key([namespace, &revision.to_string()])
+    }
+
+    /// The document of a revision.
+    pub fn new(revision: &PolicyRevision) -> Self {
+        let namespace = revision.spec.namespace.clone();
+        let generation = |(limit, generation): (&String, &i64)| GenerationDoc {
+            limit: limit.clone(),
+            generation: *generation,
+        };
+        let mut retired = revision.spec.clone();
+        retired.limits = revision.retired.iter().map(|(limit, _)| limit.clone()).collect();
+        Self {
+            id: Self::key(&namespace, revision.revision),
+            namespace,
+            revision: revision.revision,
+            policy: PolicyDoc::from_spec(&revision.spec),
+            generations: revision.generations.iter().map(generation).collect(),
+            retired: PolicyDoc::from_spec(&retired),
+            retired_generations: revision
+                .retired
+                .iter()
+                .map(|(limit, n)| generation((&limit.name, n)))
+                .collect(),
+            create_time: date(revision.create_time),
+            principal: revision.principal.clone(),
+        }
+    }
+
+    /// The record.
+    ///
+    /// # Errors
+    ///
+    /// The document is damaged.
+    pub fn record(self) -> Result<PolicyRevision, StoreError> {
+        let id = self.id.clone();
+        let faults = |faults: Vec<crate::domain::name::Violation>| {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            damaged(&id, faults.join("; "))
+        };
+        let retired = self.retired.into_spec().map_err(faults)?.limits.into_iter();
+        let generations = self.retired_generations.into_iter().map(|doc| doc.generation);
+        Ok(PolicyRevision {
+            revision: self.revision,
+            spec: self.policy.into_spec().map_err(faults)?,
+            generations: self
+                .generations
+                .into_iter()
+                .map(|doc| (doc.limit, doc.generation))
+                .collect(),
+            retired: retired.zip(generations).collect(),
+            create_time: time(self.create_time).map_err(|message| damaged(&id, message))?,
+            principal: self.principal,
+        })
+    }
+}
+
+/// An event.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EventDoc {
+    namespace: String,
+    time: bson::DateTime,
+    kind: KindWord,
+    principal: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    subject: String,
+    details: Vec<Pair>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum KindWord {
+    PolicyApplied,
+    SubjectPut,
+}
+
+impl EventDoc {
+    /// The document of an event.
+    pub fn new(event: &Event) -> Self {
+        Self {
+            namespace: event.namespace.clone(),
+            time: date(event.time),
+            kind: match event.kind {
+                EventKind::PolicyApplied => KindWord::PolicyApplied,
+                EventKind::SubjectPut => KindWord::SubjectPut,
+            },
+            principal: event.principal.clone(),
+            subject: event.subject.clone(),
+            details: pairs(&event.details),
+        }
+    }
+}

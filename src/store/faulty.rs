@@ -1,0 +1,181 @@
+//! A store that misbehaves as real ones do, by seed: for tests.
+//!
+//! Every fault that it injects is one that the trait allows: conflicts,
+//! definite failures, outcomes unknown both ways, and delays.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{ChangeSet, Loaded, SharedStore, Store, StoreError, WriteError};
+use crate::domain::counter::Counter;
+use crate::domain::policy::PolicyRevision;
+use crate::domain::reservation::Reservation;
+use crate::domain::state::Keys;
+use crate::domain::time::Time;
+
+/// What may go wrong with a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Another writer is said to have been first.
+    Conflict,
+    /// Nothing is written, and the caller is told so.
+    Failed,
+    /// It is written, but the caller is told that this is unknown.
+    AppliedUnknown,
+    /// It is not written, and the caller is told that this is unknown.
+    LostUnknown,
+    /// It is written late, after the caller was told that this is unknown.
+    LateUnknown,
+    /// It is written, after a pause.
+    Delay,
+}
+
+impl Fault {
+    const ALL: [Self; 6] = [
+        Self::Conflict,
+        Self::Failed,
+        Self::AppliedUnknown,
+        Self::LostUnknown,
+        Self::LateUnknown,
+        Self::Delay,
+    ];
+}
+
+/// A store that misbehaves.
+pub struct FaultyStore {
+    inner: SharedStore,
+    state: Mutex<State>,
+}
+
+struct State {
+    chance: fastrand::Rng,
+    /// How many writes of a hundred go wrong by chance.
+    percent: u32,
+    /// Faults of the next writes, before chance has its say.
+    scripted: VecDeque<Fault>,
+    down: bool,
+}
+
+impl FaultyStore {
+    /// Misbehaves at `percent` of writes, by `seed`.
+    pub fn new(inner: SharedStore, seed: u64, percent: u32) -> Arc<Self> {
+        let chance = fastrand::Rng::with_seed(seed);
+        let state = State { chance, percent, scripted: VecDeque::new(), down: false };
+        Arc::new(Self { inner, state: Mutex::new(state) })
+    }
+
+    /// Misbehaves so at the next writes.
+    pub fn next(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.state().scripted.extend(faults);
+    }
+
+    /// Answers nothing until it is up again.
+    pub fn set_down(&self, down: bool) {
+        self.state().down = down;
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn draw(&self) -> Option<Fault> {
+        let mut state = self.state();
+        if let Some(fault) = state.scripted.pop_front() {
+            return Some(fault);
+        }
+        if state.chance.u32(0..100) >= state.percent {
+            return None;
+        }
+        let which = state.chance.usize(0..Fault::ALL.len());
+        Some(Fault::ALL[which])
+    }
+
+    fn up(&self) -> Result<(), StoreError> {
+        if self.state().down { Err(StoreError::Unavailable("it is down".to_owned())) } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn now(&self) -> Time {
+        self.inner.now()
+    }
+
+    async fn load(&self, keys: &Keys) -> Result<Loaded, StoreError> {
+        self.up()?;
+        self.inner.load(keys).await
+    }
+
+    async fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
+        self.up().map_err(|error| WriteError::Failed(error.to_string()))?;
+        let unknown = || WriteError::Unknown("the reply was lost".to_owned());
+        match self.draw() {
+            None => self.inner.write(changes).await,
+            Some(Fault::Conflict) => Err(WriteError::Conflict),
+            Some(Fault::Failed) => Err(WriteError::Failed("no disk".to_owned())),
+            Some(Fault::LostUnknown) => Err(unknown()),
+            Some(Fault::AppliedUnknown) => {
+                self.inner.write(changes).await?;
+                Err(unknown())
+            }
+            Some(Fault::LateUnknown) => {
+                let (inner, changes) = (Arc::clone(&self.inner), changes.clone());
+                tokio::spawn(async move {
+                    tokio::task::yield_now().await;
+                    inner.write(&changes).await
+                });
+                Err(unknown())
+            }
+            Some(Fault::Delay) => {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                self.inner.write(changes).await
+            }
+        }
+    }
+
+    async fn policy_head(&self, namespace: &str) -> Result<Option<i64>, StoreError> {
+        self.up()?;
+        self.inner.policy_head(namespace).await
+    }
+
+    async fn policy(
+        &self,
+        namespace: &str,
+        revision: i64,
+    ) -> Result<Option<PolicyRevision>, StoreError> {
+        self.up()?;
+        self.inner.policy(namespace, revision).await
+    }
+
+    async fn reservations_after(
+        &self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Reservation>, StoreError> {
+        self.inner.reservations_after(key, limit).await
+    }
+
+    async fn counters_after(
+        &self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        self.inner.counters_after(key, limit).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.ping().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}

@@ -1,0 +1,178 @@
+//! A store in memory: for tests, and for the CI of those who build against the
+//! contract. Nothing survives the process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use super::{Binding, Change, ChangeSet, Loaded, Store, StoreError, Versioned, WriteError};
+use crate::domain::counter::Counter;
+use crate::domain::event::Event;
+use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
+use crate::domain::policy::PolicyRevision;
+use crate::domain::reservation::Reservation;
+use crate::domain::state::Keys;
+use crate::domain::subject::Subject;
+use crate::domain::time::Time;
+use crate::store::clock::Clock;
+
+/// A store in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    clock: Clock,
+    records: Mutex<Records>,
+}
+
+#[derive(Debug, Default)]
+struct Records {
+    reservations: BTreeMap<String, Versioned<Reservation>>,
+    counters: BTreeMap<String, Versioned<Counter>>,
+    resources: HashMap<ResourceKey, ReservationKey>,
+    subjects: HashMap<SubjectKey, Versioned<Subject>>,
+    policies: HashMap<String, BTreeMap<i64, PolicyRevision>>,
+    events: Vec<Event>,
+}
+
+impl MemoryStore {
+    /// An empty store that reads this clock.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, records: Mutex::default() }
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All events, oldest first.
+    pub fn events(&self) -> Vec<Event> {
+        self.records().events.clone()
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    async fn load(&self, keys: &Keys) -> Result<Loaded, StoreError> {
+        Ok(self.records().load(keys))
+    }
+
+    async fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
+        let mut records = self.records();
+        records.check(changes)?;
+        records.apply(changes);
+        Ok(())
+    }
+
+    async fn policy_head(&self, namespace: &str) -> Result<Option<i64>, StoreError> {
+        let records = self.records();
+        let revisions = records.policies.get(namespace);
+        Ok(revisions.and_then(|all| all.last_key_value()).map(|(&revision, _)| revision))
+    }
+
+    async fn policy(
+        &self,
+        namespace: &str,
+        revision: i64,
+    ) -> Result<Option<PolicyRevision>, StoreError> {
+        Ok(self.records().policies.get(namespace).and_then(|all| all.get(&revision)).cloned())
+    }
+
+    async fn reservations_after(
+        &self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Reservation>, StoreError> {
+        Ok(page(&self.records().reservations, key, limit))
+    }
+
+    async fn counters_after(
+        &self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        Ok(page(&self.records().counters, key, limit))
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}
+
+impl Records {
+    fn load(&self, keys: &Keys) -> Loaded {
+        Loaded {
+            reservations: look_up(&keys.reservations, |k| self.reservations.get(k.as_str())),
+            counters: look_up(&keys.counters, |k| self.counters.get(&k.text)),
+            resources: look_up(&keys.resources, |k| self.resources.get(k)),
+            subjects: look_up(&keys.subjects, |k| self.subjects.get(k)),
+        }
+    }
+
+    fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {
+        for change in &changes.reservations {
+            change.guard(version(self.reservations.get(change.value.key.as_str())))?;
+        }
+        for change in &changes.counters {
+            change.guard_quietly(version(self.counters.get(&change.value.id.text)))?;
+        }
+        for change in &changes.subjects {
+            change.guard_quietly(version(self.subjects.get(&change.value.key())))?;
+        }
+        let bound = changes.resources.iter().any(|binding| self.resources.contains_key(&binding.resource));
+        let applied = changes.policies.iter().any(|policy| {
+            let revisions = self.policies.get(&policy.spec.namespace);
+            revisions.is_some_and(|all| all.contains_key(&policy.revision))
+        });
+        if bound || applied { Err(WriteError::Exists) } else { Ok(()) }
+    }
+
+    fn apply(&mut self, changes: &ChangeSet) {
+        for Change { version, value, .. } in changes.reservations.iter().cloned() {
+            let key = value.key.as_str().to_owned();
+            self.reservations.insert(key, Versioned { version, value });
+        }
+        for Change { version, value, .. } in changes.counters.iter().cloned() {
+            self.counters.insert(value.id.text.clone(), Versioned { version, value });
+        }
+        for Change { version, value, .. } in changes.subjects.iter().cloned() {
+            self.subjects.insert(value.key(), Versioned { version, value });
+        }
+        for Binding { resource, owner, .. } in changes.resources.iter().cloned() {
+            self.resources.insert(resource, owner);
+        }
+        for policy in changes.policies.iter().cloned() {
+            let revisions = self.policies.entry(policy.spec.namespace.clone()).or_default();
+            revisions.insert(policy.revision, policy);
+        }
+        self.events.extend(changes.events.iter().cloned());
+    }
+}
+
+fn look_up<'r, K, V>(keys: &[K], get: impl Fn(&K) -> Option<&'r V>) -> HashMap<K, Option<V>>
+where
+    K: Clone + Eq + Hash,
+    V: Clone + 'r,
+{
+    keys.iter().map(|key| (key.clone(), get(key).cloned())).collect()
+}
+
+fn version<T>(present: Option<&Versioned<T>>) -> Option<i64> {
+    present.map(|present| present.version)
+}
+
+fn page<T: Clone>(all: &BTreeMap<String, Versioned<T>>, key: Option<&str>, limit: usize) -> Vec<T> {
+    let after = key.map_or(Unbounded, Excluded);
+    all.range::<str, _>((after, Unbounded)).take(limit).map(|(_, row)| row.value.clone()).collect()
+}

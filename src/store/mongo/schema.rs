@@ -1,0 +1,139 @@
+//! The deployment, the collections and their indexes.
+//!
+//! Whatever identifies a record is its `_id`, one string, so that uniqueness
+//! also holds on a cluster sharded by hashed `_id`. There is no index on a
+//! field that changes when a reservation is committed: measured, a partial
+//! index on the holds of a counter halves throughput.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use mongodb::options::{ClientOptions, IndexOptions, ServerAddress};
+use mongodb::{Client, Database, IndexModel};
+
+use super::{ConnectError, error, unreachable};
+
+/// The layout of the documents; raised when an older program could not read
+/// or would damage what a newer one writes.
+const SCHEMA_VERSION: i64 = 1;
+
+/// Refuses a deployment that cannot do transactions, with the way to mend it.
+///
+/// Asks each host by itself: a server that is in no replica set, or in one that
+/// was never initiated, is no candidate for the driver's own selection.
+pub(super) async fn check_deployment(options: &ClientOptions) -> Result<(), ConnectError> {
+    let mut last = ConnectError::Unreachable("the URI names no host".to_owned());
+    for host in &options.hosts {
+        match hello(options, host).await {
+            Ok(reply) => return fit(&reply, host),
+            Err(error) => last = ConnectError::Unreachable(format!("{host}: {}", error::brief(&error))),
+        }
+    }
+    Err(last)
+}
+
+async fn hello(options: &ClientOptions, host: &ServerAddress) -> mongodb::error::Result<Document> {
+    let mut direct = options.clone();
+    direct.hosts = vec![host.clone()];
+    direct.repl_set_name = None;
+    direct.load_balanced = None;
+    direct.direct_connection = Some(true);
+    let client = Client::with_options(direct)?;
+    let reply = client.database("admin").run_command(doc! { "hello": 1 }).await;
+    client.shutdown().await;
+    reply
+}
+
+fn fit(hello: &Document, host: &ServerAddress) -> Result<(), ConnectError> {
+    let sharded = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
+    if sharded || hello.contains_key("setName") {
+        return Ok(());
+    }
+    let initiate = format!(
+        "mongosh --host {host} --eval \
+         'rs.initiate({{_id: \"rs0\", members: [{{_id: 0, host: \"{host}\"}}]}})'"
+    );
+    let message = if hello.get_bool("isreplicaset").unwrap_or(false) {
+        format!("The replica set of MongoDB at {host} was never initiated. Run:\n\n  {initiate}\n")
+    } else {
+        format!(
+            "MongoDB at {host} is a standalone server, which has no transactions. One node is \
+             enough, but it must be a replica set. Start it with --replSet rs0 (or set \
+             replication.replSetName: rs0 in mongod.conf), then run:\n\n  {initiate}\n"
+        )
+    };
+    Err(ConnectError::Unfit(message))
+}
+
+/// Creates collections and indexes that are missing, and checks the version
+/// of what is there.
+pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
+    check_version(database).await?;
+    let ttl = |field: &str, after: Duration| {
+        let options = IndexOptions::builder().expire_after(after).build();
+        IndexModel::builder().keys(doc! { field: 1 }).options(options).build()
+    };
+    let plain = |keys: Document| IndexModel::builder().keys(keys).build();
+    let purge = || ttl("purge_at", Duration::ZERO);
+    let day = Duration::from_secs(86_400);
+    let collections = [
+        ("counters", vec![purge()]),
+        (
+            "reservations",
+            vec![
+                plain(doc! { "charges.counter": 1, "create_time": 1 }),
+                plain(doc! { "namespace": 1, "create_time": 1 }),
+                purge(),
+            ],
+        ),
+        ("resources", vec![purge()]),
+        ("subjects", vec![]),
+        ("policies", vec![plain(doc! { "namespace": 1, "revision": -1 })]),
+        ("events", vec![plain(doc! { "namespace": 1, "time": -1 })]),
+        ("servers", vec![ttl("beat", day)]),
+    ];
+    for (name, indexes) in collections {
+        // A transaction on a collection that does not exist would create it
+        // under a lock that makes concurrent ones fail.
+        let created = database.create_collection(name).await;
+        if let Err(error) = created
+            && !error.to_string().contains("NamespaceExists")
+        {
+            return Err(unreachable(error));
+        }
+        if !indexes.is_empty() {
+            let collection = database.collection::<Document>(name);
+            collection.create_indexes(indexes).await.map_err(unreachable)?;
+        }
+    }
+    Ok(())
+}
+
+async fn check_version(database: &Database) -> Result<(), ConnectError> {
+    let meta = database.collection::<Document>("meta");
+    let ours = doc! { "$setOnInsert": { "version": SCHEMA_VERSION } };
+    // Two servers that start at once may both try to insert; one of them
+    // finds the other's document on the second attempt.
+    for attempt in 0.. {
+        match meta.update_one(doc! { "_id": "schema" }, ours.clone()).upsert(true).await {
+            Ok(_) => break,
+            Err(_) if attempt == 0 => {}
+            Err(error) => return Err(unreachable(error)),
+        }
+    }
+    let schema = meta.find_one(doc! { "_id": "schema" }).await.map_err(unreachable)?;
+    let version = schema.and_then(|schema| schema.get_i64("version").ok());
+    match version {
+        Some(SCHEMA_VERSION) => Ok(()),
+        Some(newer) if newer > SCHEMA_VERSION => Err(ConnectError::Unfit(format!(
+            "The database {} has schema version {newer}, this program knows {SCHEMA_VERSION}: it \
+             was used by a newer quotad. Run that version or a newer one.",
+            database.name()
+        ))),
+        other => Err(ConnectError::Unfit(format!(
+            "The database {} has an unknown schema version {other:?} in meta; this program knows \
+             {SCHEMA_VERSION}.",
+            database.name()
+        ))),
+    }
+}

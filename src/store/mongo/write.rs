@@ -1,0 +1,226 @@
+//! Writing a change set: one transaction, every write under its guard.
+
+use std::time::{Duration, Instant};
+
+use bson::raw::RawArrayBuf;
+use bson::{Document, RawDocumentBuf, cstr};
+use mongodb::ClientSession;
+use mongodb::error::UNKNOWN_TRANSACTION_COMMIT_RESULT;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::error::{DUPLICATE_KEY, brief, commit_failed, statement_failed};
+use super::{Collections, Sessions};
+use crate::store::document::{
+    CounterDoc, EventDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc,
+};
+use crate::store::{Change, ChangeSet, WriteError};
+
+/// How long the statements of a transaction may take together.
+const STATEMENTS: Duration = Duration::from_secs(5);
+/// How long a commit is sent again while its outcome is unknown.
+const COMMIT: Duration = Duration::from_secs(4);
+/// The most bytes of documents in one command; MongoDB takes messages of
+/// 48 MB and documents of 16 MB.
+const MAX_COMMAND_BYTES: usize = 16 << 20;
+
+pub(super) async fn write(
+    collections: &Collections,
+    sessions: &Sessions,
+    changes: &ChangeSet,
+) -> Result<(), WriteError> {
+    let commands = commands(changes)?;
+    let mut lease = sessions.lease().await.map_err(|error| WriteError::Failed(brief(&error)))?;
+    let mut transaction = Transaction { collections, session: lease.session() };
+    let written = timeout(STATEMENTS, transaction.run(&commands)).await.unwrap_or_else(|_| {
+        Err(WriteError::Failed(format!("no answer to a write within {STATEMENTS:?}")))
+    });
+    let expired = || changes.valid_until.is_some_and(|until| Instant::now() > until);
+    let outcome = match written {
+        Ok(()) if expired() => Err(WriteError::Conflict),
+        Ok(()) => return transaction.commit().await.inspect(|()| lease.give_back()),
+        failed => failed,
+    };
+    // A session whose transaction could not be ended in good order is left to
+    // the driver, which ends it on the server.
+    if timeout(STATEMENTS, transaction.session.abort_transaction()).await.is_ok_and(|r| r.is_ok()) {
+        lease.give_back();
+    }
+    outcome
+}
+
+/// One command of a transaction.
+struct Command {
+    verb: Verb,
+    collection: &'static str,
+    statements: Vec<RawDocumentBuf>,
+    /// What a duplicate key means.
+    duplicate: WriteError,
+}
+
+#[derive(Clone, Copy)]
+enum Verb {
+    Insert,
+    Update,
+}
+
+/// The commands in the order they are sent. Counters come last: they are what
+/// others wait for, and the locks on them last until the transaction ends.
+fn commands(changes: &ChangeSet) -> Result<Vec<Command>, WriteError> {
+    let inserted = |change: &&Change<_>| change.expected.is_none();
+    let (new, old): (Vec<_>, Vec<_>) = changes.reservations.iter().partition(inserted);
+    let mut batch = Batch::default();
+    batch.insert("policies", changes.policies.iter().map(RevisionDoc::new))?;
+    batch.insert("events", changes.events.iter().map(EventDoc::new))?;
+    batch.replace("subjects", &changes.subjects, |change| {
+        (change.value.key().as_str().to_owned(), encode(&SubjectDoc::new(change)))
+    })?;
+    batch.insert("resources", changes.resources.iter().map(ResourceDoc::new))?;
+    batch.insert("reservations", new.into_iter().map(ReservationDoc::new))?;
+    batch.replace("reservations", old, |change| {
+        (change.value.key.as_str().to_owned(), encode(&ReservationDoc::new(change)))
+    })?;
+    batch.replace("counters", &changes.counters, |change| {
+        (change.value.id.text.clone(), encode(&CounterDoc::new(change)))
+    })?;
+    Ok(batch.commands)
+}
+
+#[derive(Default)]
+struct Batch {
+    commands: Vec<Command>,
+}
+
+impl Batch {
+    fn insert<D: Serialize>(
+        &mut self,
+        collection: &'static str,
+        documents: impl Iterator<Item = D>,
+    ) -> Result<(), WriteError> {
+        let documents = documents.map(|document| encode(&document)).collect::<Result<_, _>>()?;
+        self.add(Verb::Insert, collection, documents, &WriteError::Exists);
+        Ok(())
+    }
+
+    /// Replaces documents that have the expected version, and makes those that
+    /// must not exist: an upsert that finds the key taken is a duplicate.
+    fn replace<'c, T: 'c>(
+        &mut self,
+        collection: &'static str,
+        changes: impl IntoIterator<Item = &'c Change<T>>,
+        document: impl Fn(&Change<T>) -> (String, Result<RawDocumentBuf, WriteError>),
+    ) -> Result<(), WriteError> {
+        let mut statements = Vec::new();
+        for change in changes {
+            let (key, replacement) = document(change);
+            let mut guard = RawDocumentBuf::new();
+            guard.append(cstr!("_id"), key);
+            guard.append(cstr!("version"), change.expected.unwrap_or(-1));
+            let mut statement = RawDocumentBuf::new();
+            statement.append(cstr!("q"), guard);
+            statement.append(cstr!("u"), replacement?);
+            statement.append(cstr!("upsert"), change.expected.is_none());
+            statements.push(statement);
+        }
+        self.add(Verb::Update, collection, statements, &WriteError::Conflict);
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        verb: Verb,
+        collection: &'static str,
+        statements: Vec<RawDocumentBuf>,
+        duplicate: &WriteError,
+    ) {
+        let mut bytes = usize::MAX;
+        for statement in statements {
+            let size = statement.as_bytes().len();
+            if bytes.saturating_add(size) > MAX_COMMAND_BYTES {
+                let duplicate = duplicate.clone();
+                self.commands.push(Command { verb, collection, statements: vec![], duplicate });
+                bytes = 0;
+            }
+            bytes += size;
+            if let Some(command) = self.commands.last_mut() {
+                command.statements.push(statement);
+            }
+        }
+    }
+}
+
+struct Transaction<'t> {
+    collections: &'t Collections,
+    session: &'t mut ClientSession,
+}
+
+impl Transaction<'_> {
+    async fn run(&mut self, commands: &[Command]) -> Result<(), WriteError> {
+        let started = self.session.start_transaction().await;
+        started.map_err(|error| WriteError::Failed(brief(&error)))?;
+        for command in commands {
+            let message = command.message();
+            let sent = self.collections.database.run_raw_command(message);
+            let reply = sent.session(&mut *self.session).await;
+            command.check(&reply.map_err(|error| statement_failed(&error))?)?;
+        }
+        Ok(())
+    }
+
+    /// Commits, and sends the commit again on the same session while it is
+    /// unknown whether it took effect: the server answers the second as it did
+    /// the first.
+    async fn commit(&mut self) -> Result<(), WriteError> {
+        let deadline = Instant::now() + COMMIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(committed) = timeout(left, self.session.commit_transaction()).await else {
+                return Err(WriteError::Unknown(format!("no answer to a commit within {COMMIT:?}")));
+            };
+            match committed {
+                Ok(()) => return Ok(()),
+                Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
+                    if Instant::now() >= deadline {
+                        return Err(commit_failed(&error));
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(error) => return Err(commit_failed(&error)),
+            }
+        }
+    }
+}
+
+impl Command {
+    fn message(&self) -> RawDocumentBuf {
+        let (verb, list) = match self.verb {
+            Verb::Insert => (cstr!("insert"), cstr!("documents")),
+            Verb::Update => (cstr!("update"), cstr!("updates")),
+        };
+        let mut statements = RawArrayBuf::new();
+        for statement in &self.statements {
+            statements.push(statement.clone());
+        }
+        let mut message = RawDocumentBuf::new();
+        message.append(verb, self.collection);
+        message.append(list, statements);
+        message.append(cstr!("ordered"), true);
+        message
+    }
+
+    /// Checks that every statement found what its guard expects.
+    fn check(&self, reply: &Document) -> Result<(), WriteError> {
+        if let Ok([bson::Bson::Document(error), ..]) = reply.get_array("writeErrors").map(Vec::as_slice) {
+            return Err(match error.get_i32("code") {
+                Ok(DUPLICATE_KEY) => self.duplicate.clone(),
+                _ => WriteError::Failed(error.get_str("errmsg").unwrap_or("write error").to_owned()),
+            });
+        }
+        let written = reply.get_i32("n").ok().and_then(|n| usize::try_from(n).ok());
+        if written == Some(self.statements.len()) { Ok(()) } else { Err(WriteError::Conflict) }
+    }
+}
+
+fn encode<D: Serialize>(document: &D) -> Result<RawDocumentBuf, WriteError> {
+    bson::serialize_to_raw_document_buf(document).map_err(|error| WriteError::Failed(error.to_string()))
+}
