@@ -4,12 +4,42 @@ use std::time::{Duration, Instant};
 
 use tonic::metadata::MetadataMap;
 
+use crate::engine::Error;
+
+/// How long a call without a deadline may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// When to answer at the latest: a little before the caller stops listening,
 /// so that he hears UNAVAILABLE with advice rather than his own deadline.
 pub(super) fn answer_by(metadata: &MetadataMap) -> Option<Instant> {
     let timeout = parse(metadata.get("grpc-timeout")?.to_str().ok()?)?;
     let margin = (timeout / 10).min(Duration::from_millis(200));
     Some(Instant::now() + (timeout - margin))
+}
+
+/// A read, given up when it is too late for the caller.
+pub(super) async fn read_by<T>(
+    deadline: Option<Instant>,
+    read: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    by(deadline, read, Error::Unavailable("the store did not answer in time".to_owned())).await
+}
+
+/// A change, given up when it is too late for the caller; it may still be made.
+pub(super) async fn change_by<T>(
+    deadline: Option<Instant>,
+    change: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    by(deadline, change, Error::OutcomeUnknown).await
+}
+
+async fn by<T>(
+    deadline: Option<Instant>,
+    call: impl Future<Output = Result<T, Error>>,
+    late: Error,
+) -> Result<T, Error> {
+    let deadline = deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
+    tokio::time::timeout_at(deadline.into(), call).await.unwrap_or(Err(late))
 }
 
 /// At most eight digits and a unit, by the gRPC protocol.

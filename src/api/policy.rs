@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::convert::times::timestamp;
+use super::deadline::{answer_by, change_by, read_by};
 use super::convert::{policy, subject};
 use super::{ANONYMOUS, status};
 use crate::domain::name::{Violation, check_name};
@@ -32,6 +33,7 @@ impl PolicyService for PolicyApi {
         &self,
         call: Request<v1::ApplyPolicyRequest>,
     ) -> Result<Response<v1::ApplyPolicyResponse>, Status> {
+        let deadline = answer_by(call.metadata());
         let v1::ApplyPolicyRequest { policy, expected_revision, validate_only } = call.into_inner();
         let Some(policy) = policy else {
             return Err(status::refused(Refusal::invalid("policy", "must be given")));
@@ -42,9 +44,8 @@ impl PolicyService for PolicyApi {
         }
         let spec = policy::policy_to_spec(policy)
             .map_err(|faults| status::refused(Refusal::InvalidFields(faults)))?;
-        let applied =
-            self.engine.apply_policy(spec, expected_revision, validate_only, ANONYMOUS).await;
-        let applied = applied.map_err(status::failed)?;
+        let applied = self.engine.apply_policy(spec, expected_revision, validate_only, ANONYMOUS);
+        let applied = change_by(deadline, applied).await.map_err(status::failed)?;
         Ok(Response::new(v1::ApplyPolicyResponse {
             revision: applied.revision,
             changed: applied.changed,
@@ -57,6 +58,7 @@ impl PolicyService for PolicyApi {
         &self,
         call: Request<v1::GetPolicyRequest>,
     ) -> Result<Response<v1::GetPolicyResponse>, Status> {
+        let deadline = answer_by(call.metadata());
         let v1::GetPolicyRequest { namespace, revision } = call.into_inner();
         let mut faults = Vec::new();
         check_name("namespace", &namespace, &mut faults);
@@ -66,7 +68,8 @@ impl PolicyService for PolicyApi {
         if !faults.is_empty() {
             return Err(status::refused(Refusal::InvalidFields(faults)));
         }
-        let found = self.engine.policy(&namespace, revision).await.map_err(status::failed)?;
+        let found = read_by(deadline, self.engine.policy(&namespace, revision)).await;
+        let found = found.map_err(status::failed)?;
         Ok(Response::new(v1::GetPolicyResponse {
             policy: Some(policy::spec_to_policy(&found.spec)),
             revision: Some(v1::PolicyRevision {
@@ -81,10 +84,11 @@ impl PolicyService for PolicyApi {
         &self,
         call: Request<v1::PutSubjectRequest>,
     ) -> Result<Response<v1::PutSubjectResponse>, Status> {
+        let deadline = answer_by(call.metadata());
         let v1::PutSubjectRequest { namespace, subject, etag } = call.into_inner();
         let subject = subject::from_request(&namespace, subject).map_err(status::refused)?;
-        let put = self.engine.put_subject(subject, &etag, ANONYMOUS).await;
-        let put = put.map_err(status::failed)?;
+        let put = self.engine.put_subject(subject, &etag, ANONYMOUS);
+        let put = change_by(deadline, put).await.map_err(status::failed)?;
         Ok(Response::new(v1::PutSubjectResponse {
             subject: Some(subject::message(&put.subject, put.etag)),
             changed: put.changed,
@@ -95,6 +99,7 @@ impl PolicyService for PolicyApi {
         &self,
         call: Request<v1::GetSubjectRequest>,
     ) -> Result<Response<v1::GetSubjectResponse>, Status> {
+        let deadline = answer_by(call.metadata());
         let v1::GetSubjectRequest { namespace, kind, id } = call.into_inner();
         let mut faults = Vec::new();
         check_name("namespace", &namespace, &mut faults);
@@ -103,7 +108,7 @@ impl PolicyService for PolicyApi {
         if !faults.is_empty() {
             return Err(status::refused(Refusal::InvalidFields(faults)));
         }
-        let found = self.engine.subject(&namespace, &kind, &id).await;
+        let found = read_by(deadline, self.engine.subject(&namespace, &kind, &id)).await;
         let (found, etag) = found.map_err(status::failed)?;
         let subject = Some(subject::message(&found, etag));
         Ok(Response::new(v1::GetSubjectResponse { subject }))

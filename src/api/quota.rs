@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::convert::{answer, request, times};
-use super::deadline::answer_by;
+use super::deadline::{answer_by, read_by};
 use super::{ANONYMOUS, status};
 use crate::domain::decide::{Answer, Command, Usage};
 use crate::engine::Engine;
@@ -64,8 +64,10 @@ impl QuotaService for QuotaApi {
         &self,
         call: Request<v1::CheckRequest>,
     ) -> Result<Response<v1::CheckResponse>, Status> {
+        let deadline = answer_by(call.metadata());
         let (namespace, items) = request::check(call.into_inner()).map_err(status::refused)?;
-        let usage = self.engine.check(&namespace, &items).await.map_err(status::failed)?;
+        let usage = read_by(deadline, self.engine.check(&namespace, &items)).await;
+        let usage = usage.map_err(status::failed)?;
         let admitted = usage.admits();
         Ok(Response::new(v1::CheckResponse { admitted, limits: answer::limits(&usage.limits) }))
     }
@@ -75,7 +77,8 @@ impl QuotaService for QuotaApi {
         call: Request<v1::GetReservationRequest>,
     ) -> Result<Response<v1::GetReservationResponse>, Status> {
         let (namespace, find_by) = request::find(call.get_ref()).map_err(status::refused)?;
-        let found = self.engine.reservation(&namespace, &find_by).await;
+        let deadline = answer_by(call.metadata());
+        let found = read_by(deadline, self.engine.reservation(&namespace, &find_by)).await;
         let (reservation, now) = found.map_err(status::failed)?;
         let reservation = Some(answer::reservation(&reservation, now));
         Ok(Response::new(v1::GetReservationResponse { reservation }))
@@ -85,9 +88,11 @@ impl QuotaService for QuotaApi {
         &self,
         call: Request<v1::GetUsageRequest>,
     ) -> Result<Response<v1::GetUsageResponse>, Status> {
+        let deadline = answer_by(call.metadata());
         let query = request::usage(call.into_inner()).map_err(status::refused)?;
         let request::UsageQuery { namespace, metric, dimensions, at } = query;
-        let usage = self.engine.usage(&namespace, &metric, &dimensions, at).await;
+        let usage = self.engine.usage(&namespace, &metric, &dimensions, at);
+        let usage = read_by(deadline, usage).await;
         let Usage { limits, now, .. } = usage.map_err(status::failed)?;
         Ok(Response::new(v1::GetUsageResponse {
             limits: answer::limits(&limits),

@@ -47,17 +47,19 @@ impl ReplicaSet {
         let config = doc! {
             "_id": "rs0",
             "members": hosts,
-            "settings": { "electionTimeoutMillis": 3000, "heartbeatIntervalMillis": 500 },
+            "settings": {
+                "electionTimeoutMillis": 3000,
+                "heartbeatIntervalMillis": 500,
+                "heartbeatTimeoutSecs": 2,
+            },
         };
         let client = self.members[0].client().await;
         let answer = client.database("admin").run_command(doc! { "replSetInitiate": config }).await;
         answer.expect("a fresh set can be initiated");
         eventually(SETTLE, "every member to be primary or secondary", async || {
             let says = self.hello().await;
-            let is = |role: &str| {
-                says.iter().filter(|(_, it)| it.get_bool(role).unwrap_or(false)).count()
-            };
-            let (primaries, secondaries) = (is("isWritablePrimary"), is("secondary"));
+            let count = |role| says.iter().filter(|(_, it)| is(it, role)).count();
+            let (primaries, secondaries) = (count("isWritablePrimary"), count("secondary"));
             (primaries == 1 && primaries + secondaries == self.members.len()).then_some(())
         })
         .await;
@@ -84,10 +86,20 @@ impl ReplicaSet {
         &self.members[index]
     }
 
-    /// Starts a killed member again, with its data, and waits until it
-    /// answers; it may still be catching up.
+    /// Starts a killed member again, with its data, and waits until it is a
+    /// secondary (or primary); it may still be catching up.
+    ///
+    /// # Panics
+    ///
+    /// Where it still runs, or does not come up.
     pub async fn restart(&self, index: usize) {
         self.members[index].restart().await;
+        eventually(SETTLE, "the member to be back", async || {
+            let says = self.hello().await;
+            let (_, it) = says.iter().find(|(member, _)| *member == index)?;
+            (is(it, "secondary") || is(it, "isWritablePrimary")).then_some(())
+        })
+        .await;
     }
 
     /// The member that is primary, waiting for one where there is none. Of two
@@ -112,27 +124,30 @@ impl ReplicaSet {
     async fn primary_where(&self, wanted: impl Fn(usize) -> bool) -> usize {
         eventually(SETTLE, "a primary", async || {
             let primaries = self.hello().await.into_iter().filter_map(|(index, says)| {
-                let primary = says.get_bool("isWritablePrimary").unwrap_or(false);
-                primary.then(|| (election(&says), index))
+                is(&says, "isWritablePrimary").then(|| (election(&says), index))
             });
             primaries.max().map(|(_, index)| index).filter(|index| wanted(*index))
         })
         .await
     }
 
-    /// Makes the primary step down; it does not stand for election again for
-    /// that many seconds (at least 2). Back at once: the next primary is
-    /// elected meanwhile, in a set of one after that time.
+    /// Makes the primary step down, as soon as another member can take over; it
+    /// does not stand for election again for that many seconds (at least 2).
+    /// The next primary may not be elected yet when this returns; in a set of
+    /// one it is the same member after that time.
     ///
     /// # Panics
     ///
-    /// Where the primary refuses.
+    /// Where no member can take over within a minute.
     pub async fn step_down(&self, seconds: u32) {
-        let catch_up = u32::from(self.members.len() > 1);
-        self.on_primary(doc! {
+        let alone = self.members.len() == 1;
+        let command = doc! {
             "replSetStepDown": seconds,
-            "secondaryCatchUpPeriodSecs": catch_up,
-            "force": true,
+            "secondaryCatchUpPeriodSecs": if alone { 0 } else { 1 },
+            "force": alone,
+        };
+        eventually(SETTLE, "the primary to step down", async || {
+            self.members[self.primary().await].run(command.clone()).await.ok()
         })
         .await;
     }
@@ -179,6 +194,11 @@ impl ReplicaSet {
         });
         join_all(asked).await.into_iter().flatten().collect()
     }
+}
+
+/// Whether a member's `hello` claims that role.
+fn is(says: &Document, role: &str) -> bool {
+    says.get_bool(role).unwrap_or(false)
 }
 
 /// Grows with every election; a secondary has none.

@@ -1,0 +1,71 @@
+//! `quotad serve`.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info};
+
+use super::{exit, logging};
+use crate::engine;
+use crate::server::{Server, Settings, StoreAddress};
+
+/// What was typed.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Where records live: memory, embedded:PATH or mongodb://…
+    ///
+    /// A MongoDB must be a replica set (one node will do) or a sharded
+    /// cluster. The database is the one in the URI, or quotad.
+    #[arg(long, env = "QUOTAD_STORE", default_value = "embedded:./quotad-data", hide_env_values = true)]
+    store: StoreAddress,
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, env = "QUOTAD_LISTEN", default_value = "127.0.0.1:50051")]
+    listen: SocketAddr,
+    /// What to log: error, warn, info, debug, trace, or target=level pairs.
+    #[arg(long, env = "QUOTAD_LOG", default_value = "info")]
+    log: String,
+}
+
+/// Serves until told to stop.
+pub(super) async fn run(args: Args) -> ExitCode {
+    logging::start(&args.log);
+    let settings =
+        Settings { listen: args.listen, store: args.store, engine: engine::Settings::default() };
+    let mut server = match Server::start(settings).await {
+        Ok(server) => server,
+        Err(error) => {
+            error!("{error:#}");
+            return exit::UNREACHABLE.into();
+        }
+    };
+    let ended = tokio::select! {
+        ended = server.ended() => ended,
+        name = stop_signal() => {
+            info!(signal = name, "stopping");
+            server.stop();
+            server.ended().await
+        }
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{error:#}");
+            exit::FAILED.into()
+        }
+    }
+}
+
+/// Waits for SIGTERM or SIGINT.
+pub(super) async fn stop_signal() -> &'static str {
+    let (Ok(mut term), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}

@@ -1,0 +1,176 @@
+//! The server: puts the services over an engine, and drains on demand.
+
+mod health;
+mod open;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::codec::CompressionEncoding::Gzip;
+use tonic::transport::server::TcpIncoming;
+use tracing::{error, info, warn};
+
+pub use open::StoreAddress;
+
+use crate::api::{PolicyApi, QuotaApi};
+use crate::engine::{Engine, Settings as EngineSettings};
+use crate::proto::FILE_DESCRIPTOR_SET;
+use crate::proto::v1::policy_service_server::PolicyServiceServer;
+use crate::proto::v1::quota_service_server::QuotaServiceServer;
+use crate::store::SharedStore;
+
+/// How long calls under way may take to end once the server is told to.
+const DRAIN: Duration = Duration::from_secs(15);
+/// Between two HTTP/2 pings to a silent client, and how long he may take to
+/// answer before he is taken for dead.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+
+/// What a server needs to know.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where records live.
+    pub store: StoreAddress,
+    /// Bounds of the engine.
+    pub engine: EngineSettings,
+}
+
+/// A server at work.
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    done: JoinHandle<Result<()>>,
+}
+
+impl Server {
+    /// Opens the store and starts to serve.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be opened, or the address not be listened on.
+    pub async fn start(settings: Settings) -> Result<Self> {
+        let store = settings.store.open().await?;
+        Self::over(store, settings.listen, settings.engine).await
+    }
+
+    /// Starts to serve over a store that is open already.
+    ///
+    /// # Errors
+    ///
+    /// The address cannot be listened on.
+    pub async fn over(
+        store: SharedStore,
+        listen: SocketAddr,
+        settings: EngineSettings,
+    ) -> Result<Self> {
+        let listener = TcpListener::bind(listen).await;
+        let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel();
+        let store_name = store.name();
+        let serving = serve(store, settings, listener, stopped);
+        let done = tokio::spawn(serving);
+        info!(%address, store = store_name, "listening");
+        Ok(Self { address, stop: Some(stop), done })
+    }
+
+    /// Tells the server to drain: health first, then no new calls; calls under
+    /// way are finished, and what waits is written.
+    pub fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // A server that has ended by itself has nobody to tell.
+            let _ = stop.send(());
+        }
+    }
+
+    /// Waits until the server has ended.
+    ///
+    /// # Errors
+    ///
+    /// It ended otherwise than by [`Server::stop`].
+    pub async fn ended(&mut self) -> Result<()> {
+        (&mut self.done).await.context("the server has panicked")?
+    }
+}
+
+async fn serve(
+    store: SharedStore,
+    settings: EngineSettings,
+    listener: TcpListener,
+    stopped: oneshot::Receiver<()>,
+) -> Result<()> {
+    let (engine, mut batches) = Engine::start(Arc::clone(&store), settings);
+    let (health, reporter) = health::watch(Arc::clone(&engine)).await;
+    let quota = QuotaServiceServer::new(QuotaApi::new(Arc::clone(&engine)));
+    let policy = PolicyServiceServer::new(PolicyApi::new(Arc::clone(&engine)));
+    let (drain, draining) = oneshot::channel::<()>();
+    let router = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE.0))
+        .http2_keepalive_timeout(Some(KEEPALIVE.1))
+        .add_service(health)
+        .add_service(reflection_v1()?)
+        .add_service(reflection_v1alpha()?)
+        .add_service(quota.accept_compressed(Gzip).send_compressed(Gzip))
+        .add_service(policy.accept_compressed(Gzip).send_compressed(Gzip));
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let drained = async {
+        let _ = draining.await;
+    };
+    let mut serving = tokio::spawn(router.serve_with_incoming_shutdown(incoming, drained));
+    tokio::select! {
+        _ = stopped => {}
+        ended = &mut serving => return Ok(ended.context("the listener has panicked")??),
+        ended = &mut batches => {
+            error!("the engine has stopped by itself; ending the server");
+            return Err(ended.err().map_or_else(
+                || anyhow::anyhow!("the engine has stopped by itself"),
+                Into::into,
+            ));
+        }
+    }
+    info!("draining");
+    reporter.not_serving().await;
+    let _ = drain.send(());
+    if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
+        warn!(after = ?DRAIN, "calls are still under way; ending them");
+        serving.abort();
+    }
+    engine.stop();
+    if tokio::time::timeout(DRAIN, batches).await.is_err() {
+        warn!(after = ?DRAIN, "commands are still waiting for the store; leaving them");
+    }
+    store.close().await;
+    info!("drained");
+    Ok(())
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        // With these grpcurl prints error details instead of base64.
+        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+}
+
+fn reflection_v1() -> Result<
+    tonic_reflection::server::v1::ServerReflectionServer<
+        impl tonic_reflection::server::v1::ServerReflection,
+    >,
+> {
+    reflection().build_v1().context("the descriptors are damaged")
+}
+
+fn reflection_v1alpha() -> Result<
+    tonic_reflection::server::v1alpha::ServerReflectionServer<
+        impl tonic_reflection::server::v1alpha::ServerReflection,
+    >,
+> {
+    reflection().build_v1alpha().context("the descriptors are damaged")
+}
