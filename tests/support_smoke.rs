@@ -176,13 +176,18 @@ async fn grpcurl_speaks_to_a_tonic_server() {
     let address = incoming.local_addr().expect("an address").to_string();
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_service_status("here", tonic_health::ServingStatus::Serving).await;
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-    let reflection = reflection.build_v1().expect("a sound descriptor");
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let newer = reflection().build_v1().expect("a sound descriptor");
+    // The grpcurl that pip brings knows only that one.
+    let older = reflection().build_v1alpha().expect("a sound descriptor");
     tokio::spawn(
         tonic::transport::Server::builder()
             .add_service(health)
-            .add_service(reflection)
+            .add_service(newer)
+            .add_service(older)
             .serve_with_incoming(incoming),
     );
 

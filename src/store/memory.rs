@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use async_trait::async_trait;
 
@@ -69,6 +70,9 @@ impl Store for MemoryStore {
     async fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
         let mut records = self.records();
         records.check(changes)?;
+        if changes.valid_until.is_some_and(|until| Instant::now() > until) {
+            return Err(WriteError::Conflict);
+        }
         records.apply(changes);
         Ok(())
     }

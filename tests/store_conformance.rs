@@ -1,0 +1,109 @@
+//! What every store must do, asked of all of them.
+//!
+//! One suite; the stores are in `stores.rs`, the records in `records.rs`. The
+//! only exemption: a memory store forgets, so durability is not asked of it.
+
+mod support;
+
+#[path = "store_conformance/records.rs"]
+mod records;
+#[path = "store_conformance/suite.rs"]
+mod suite;
+
+use std::sync::Arc;
+
+use quota_authority::domain::time::Time;
+use quota_authority::store::SharedStore;
+use quota_authority::store::clock::{Clock, ManualClock};
+use quota_authority::store::embedded::EmbeddedStore;
+use quota_authority::store::memory::MemoryStore;
+use quota_authority::store::mongo::MongoStore;
+
+/// One place where records live, and a way to open it once more.
+enum Place {
+    Memory,
+    Embedded(tempfile::TempDir),
+    Mongo(String),
+}
+
+impl Place {
+    async fn open(&self) -> SharedStore {
+        let noon = Time::from_millis(1_700_000_000_000).unwrap();
+        let clock = Clock::Manual(ManualClock::at(noon));
+        match self {
+            Self::Memory => Arc::new(MemoryStore::new(clock)),
+            Self::Embedded(folder) => {
+                Arc::new(EmbeddedStore::open(folder.path(), clock).expect("a store in a folder"))
+            }
+            Self::Mongo(uri) => {
+                Arc::new(MongoStore::connect(uri).await.expect("a store in MongoDB"))
+            }
+        }
+    }
+}
+
+macro_rules! suite {
+    ($($store:ident: $place:expr, [$($test:ident),+ $(,)?];)+) => {$(
+        mod $store {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    suite::$test(&$place).await;
+                }
+            )+
+        }
+    )+};
+}
+
+fn in_mongo() -> Place {
+    let mongo = support::mongo();
+    Place::Mongo(mongo.uri_for(&mongo.fresh_database()))
+}
+
+fn in_folder() -> Place {
+    Place::Embedded(tempfile::tempdir().expect("a folder"))
+}
+
+macro_rules! all_but_durability {
+    ($($store:ident: $place:expr;)+) => {
+        suite! {$(
+            $store: $place, [
+                absent_records_are_answered_as_absent,
+                every_kind_of_record_reads_back_as_written,
+                strange_names_keep_apart,
+                a_reservation_is_made_once,
+                a_stale_version_changes_nothing,
+                a_counter_that_appeared_meanwhile_is_a_conflict,
+                a_resource_is_bound_once,
+                a_policy_revision_is_added_once,
+                nothing_is_written_after_its_time,
+                of_many_writers_from_one_version_one_wins,
+                guarded_increments_lose_nothing,
+                large_change_sets_are_whole,
+                pages_are_complete_and_in_order,
+                a_read_after_a_write_sees_it,
+            ];
+        )+}
+    };
+}
+
+all_but_durability! {
+    memory: Place::Memory;
+    embedded: in_folder();
+    mongo: in_mongo();
+}
+
+mod durable {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn embedded() {
+        suite::records_survive_a_restart(&in_folder()).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn mongo() {
+        suite::records_survive_a_restart(&in_mongo()).await;
+    }
+}

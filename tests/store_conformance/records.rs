@@ -1,0 +1,205 @@
+//! Records to write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quota_authority::domain::counter::{Counter, CounterId};
+use quota_authority::domain::event::{Event, EventKind};
+use quota_authority::domain::name::{Dimensions, ReservationKey, ResourceKey};
+use quota_authority::domain::policy::{
+    Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, Mode, PolicyRevision,
+    PolicySpec, WindowSpec,
+};
+use quota_authority::domain::reservation::{
+    Charge, HistoryEntry, HistoryEvent, ItemRequest, Request, Reservation, Settled,
+};
+use quota_authority::domain::subject::{Override, OverrideChange, Subject};
+use quota_authority::domain::time::{Span, Time};
+use quota_authority::domain::window::Window;
+use quota_authority::store::{Binding, Change, ChangeSet};
+
+/// Far enough ahead that no retention removes a record during a test.
+pub const FAR: i64 = 4_000_000_000_000;
+
+pub fn at(millis: i64) -> Time {
+    Time::from_millis(millis).unwrap()
+}
+
+pub fn dimensions(pairs: &[(&str, &str)]) -> Dimensions {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+pub fn counter_id(namespace: &str, key: &str) -> Arc<CounterId> {
+    let window = Window::Period { start: at(1_700_000_000_000), end: at(FAR) };
+    Arc::new(CounterId::new(namespace, "l.$/", "m", 3, dimensions(&[("$user.id", key)]), window))
+}
+
+pub fn counter(namespace: &str, key: &str, used: i64) -> Counter {
+    Counter {
+        id: counter_id(namespace, key),
+        used,
+        holds: BTreeMap::from([(at(FAR), 4), (at(FAR + 16), i64::MAX / 2)]),
+        as_of: at(1_700_000_000_001),
+        token: 1_700_000_000_001_000,
+    }
+}
+
+pub fn reservation(namespace: &str, id: &str) -> Reservation {
+    let item = |amount| ItemRequest {
+        metric: "m".to_owned(),
+        amount,
+        dimensions: dimensions(&[("$user.id", "a.b"), ("", "")]),
+    };
+    let charge = |bound, key: &str| Charge {
+        counter: counter_id(namespace, key),
+        items: vec![0, 1],
+        token: 17,
+        bound,
+        enforced: bound == Bound::Unlimited,
+    };
+    Reservation {
+        key: ReservationKey::new(namespace, id),
+        request: Some(Request {
+            items: vec![item(1), item(i64::MAX)],
+            ttl: Span::from_secs(60),
+            commit: false,
+            resources: vec!["planned".to_owned()],
+            labels: dimensions(&[("who", "me")]),
+        }),
+        charges: vec![charge(Bound::AtMost(i64::MAX), "x"), charge(Bound::Unlimited, "y")],
+        create_time: at(1_700_000_000_000),
+        expire_time: at(FAR),
+        settled: Settled::Open,
+        history: vec![HistoryEntry {
+            time: at(1_700_000_000_000),
+            event: HistoryEvent::Reserved,
+            amounts: vec![1, i64::MAX],
+            principal: "anonymous".to_owned(),
+            reason: "because".to_owned(),
+        }],
+        policy_revision: 9,
+        principal: "anonymous".to_owned(),
+        purge_at: Some(at(FAR)),
+    }
+}
+
+pub fn settled(mut reservation: Reservation) -> Reservation {
+    reservation.settled = Settled::Committed {
+        at: at(1_700_000_000_500),
+        amounts: vec![1, 0],
+        resources: vec!["planned".to_owned(), "a/b".to_owned()],
+    };
+    reservation.history.push(HistoryEntry {
+        time: at(1_700_000_000_500),
+        event: HistoryEvent::Committed,
+        amounts: vec![1, 0],
+        principal: "anonymous".to_owned(),
+        reason: String::new(),
+    });
+    reservation.purge_at = None;
+    reservation
+}
+
+/// The record that a Release leaves where no Reserve came.
+pub fn never_reserved(namespace: &str, id: &str) -> Reservation {
+    Reservation {
+        request: None,
+        charges: vec![],
+        settled: Settled::Released { at: at(1_700_000_000_000) },
+        ..reservation(namespace, id)
+    }
+}
+
+pub fn subject(namespace: &str, id: &str) -> Subject {
+    let over = |change, expire_time| Override { limit: "l".to_owned(), change, expire_time };
+    Subject {
+        namespace: namespace.to_owned(),
+        kind: "user.$".to_owned(),
+        id: id.to_owned(),
+        plan: "pro".to_owned(),
+        overrides: vec![
+            over(OverrideChange::Set(0), None),
+            over(OverrideChange::Add(-5), Some(at(FAR))),
+        ],
+        frozen: true,
+        labels: dimensions(&[("k", "v")]),
+        update_time: at(1_700_000_000_000),
+    }
+}
+
+pub fn policy(namespace: &str, revision: i64) -> PolicyRevision {
+    let limit = |name: &str, window, max| LimitSpec {
+        name: name.to_owned(),
+        metric: "m.$".to_owned(),
+        conditions: BTreeMap::from([("a.b".to_owned(), vec!["$x".to_owned(), "1".to_owned()])]),
+        per: vec!["$user.id".to_owned()],
+        optional: true,
+        plan_of: Some("org".to_owned()),
+        window,
+        max,
+        mode: Mode::Observed,
+    };
+    let by_plan = BTreeMap::from([
+        ("free".to_owned(), Bound::AtMost(0)),
+        ("pro".to_owned(), Bound::Unlimited),
+    ]);
+    let week = WindowSpec::Calendar(CalendarSpec {
+        unit: CalendarUnit::Week,
+        time_zone: "Asia/Shanghai".to_owned(),
+        week_start: Some(jiff::civil::Weekday::Sunday),
+    });
+    PolicyRevision {
+        revision,
+        spec: PolicySpec {
+            namespace: namespace.to_owned(),
+            default_plan: Some("free".to_owned()),
+            plans: vec!["free".to_owned(), "pro".to_owned()],
+            metrics: BTreeMap::from([(
+                "m.$".to_owned(),
+                MetricSpec { requires: vec!["$user.id".to_owned()] },
+            )]),
+            limits: vec![
+                limit("by plan", week, MaxSpec::ByPlan(by_plan)),
+                limit("all", WindowSpec::Lifetime, MaxSpec::Same(Bound::AtMost(i64::MAX))),
+            ],
+        },
+        generations: BTreeMap::from([("all".to_owned(), 2), ("by plan".to_owned(), 1)]),
+        retired: vec![(
+            limit("old", WindowSpec::Fixed(Span::from_millis(90_061_001)), MaxSpec::Same(Bound::Unlimited)),
+            7,
+        )],
+        create_time: at(1_700_000_000_000),
+        principal: "somebody".to_owned(),
+    }
+}
+
+pub fn event(namespace: &str) -> Event {
+    Event {
+        namespace: namespace.to_owned(),
+        time: at(1_700_000_000_000),
+        kind: EventKind::PolicyApplied,
+        principal: "somebody".to_owned(),
+        subject: String::new(),
+        details: dimensions(&[("revision", "1")]),
+    }
+}
+
+pub fn put<T>(expected: Option<i64>, version: i64, value: T) -> Change<T> {
+    Change { expected, version, value, purge_at: Some(at(FAR)) }
+}
+
+pub fn bind(namespace: &str, resource: &str, owner: &str) -> Binding {
+    Binding {
+        resource: ResourceKey::new(namespace, resource),
+        owner: ReservationKey::new(namespace, owner),
+        purge_at: None,
+    }
+}
+
+pub fn counters(changes: Vec<Change<Counter>>) -> ChangeSet {
+    ChangeSet { counters: changes, ..ChangeSet::default() }
+}
+
+pub fn reservations(changes: Vec<Change<Reservation>>) -> ChangeSet {
+    ChangeSet { reservations: changes, ..ChangeSet::default() }
+}
