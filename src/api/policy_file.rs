@@ -9,8 +9,10 @@ use std::fmt;
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 use serde_saphyr::{MessageFormatter as _, NonFiniteFloatPolicy, Options, UserMessageFormatter};
 
+use super::convert;
 use crate::domain::name::Violation;
 use crate::domain::policy::{PolicySpec, check};
+use crate::proto::v1;
 use crate::store::document::policy::PolicyDoc;
 use place::{Node, Place};
 
@@ -83,6 +85,20 @@ pub fn parse(text: &str) -> Result<PolicySpec, Vec<Fault>> {
 /// API accepts has.
 pub fn to_yaml(spec: &PolicySpec) -> Result<String, serde_saphyr::SerializeError> {
     serde_saphyr::to_string(&PolicyDoc::from_spec(spec))
+}
+
+/// The message of a policy, as a client sends it.
+pub fn to_message(spec: &PolicySpec) -> v1::Policy {
+    convert::policy::spec_to_policy(spec)
+}
+
+/// The policy of a message, as a server answers it.
+///
+/// # Errors
+///
+/// What this version does not know.
+pub fn from_message(policy: v1::Policy) -> Result<PolicySpec, Vec<Violation>> {
+    convert::policy::policy_to_spec(policy)
 }
 
 /// YAML 1.2, strictly: no `yes` for true, no `1_000`. Doubled keys pass, to be

@@ -1,8 +1,16 @@
 //! The command line: `quotad serve`, and everything people and scripts ask of
 //! a server. Data goes to stdout, talk to stderr.
 
+mod bench;
+mod calls;
+mod connect;
+mod demo;
 mod logging;
+mod output;
+mod parse;
+mod policy;
 mod serve;
+mod subject;
 
 use std::process::ExitCode;
 
@@ -10,6 +18,8 @@ use clap::{Parser, Subcommand};
 
 /// Exit codes, as documented in `--help`.
 mod exit {
+    /// Done.
+    pub const OK: u8 = 0;
     /// Something else went wrong.
     pub const FAILED: u8 = 1;
     /// Wrong use: arguments, or a request with invalid fields.
@@ -20,9 +30,24 @@ mod exit {
     pub const UNREACHABLE: u8 = 4;
 }
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  something else went wrong
+  2  wrong use: arguments, a faulty policy file, a request with invalid fields
+  3  refused: no quota left, not in the right state, or not there
+  4  the server or its store cannot be reached, or did not answer in time";
+
 /// A quota authority: reserve, commit, release.
 #[derive(Debug, Parser)]
-#[command(name = "quotad", version, about, max_term_width = 100)]
+#[command(
+    name = "quotad",
+    version,
+    about,
+    max_term_width = 100,
+    after_help = EXIT_CODES,
+    subcommand_required = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,6 +57,32 @@ struct Cli {
 enum Command {
     /// Serve the contract over gRPC.
     Serve(serve::Args),
+    /// See a blog's quota at work: a server, its callers, and what they got.
+    Demo(demo::Args),
+    /// Hold units under every limit that applies, or under none.
+    #[command(after_help = EXIT_CODES)]
+    Reserve(calls::Reserve),
+    /// Turn a hold into use.
+    #[command(after_help = EXIT_CODES)]
+    Commit(calls::Commit),
+    /// Give a hold back.
+    #[command(after_help = EXIT_CODES)]
+    Release(calls::Release),
+    /// Ask whether a reserve would be admitted now; holds nothing.
+    #[command(after_help = EXIT_CODES)]
+    Check(calls::Check),
+    /// See where the limits stand.
+    #[command(after_help = EXIT_CODES)]
+    Usage(calls::Usage),
+    /// Check, apply and show policies.
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Policy(policy::Command),
+    /// Set and show subjects: the owners of plans.
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Subject(subject::Command),
+    /// Measure reserve+commit pairs a second.
+    #[command(after_help = EXIT_CODES)]
+    Bench(bench::Args),
 }
 
 /// Runs the command line of this process.
@@ -40,13 +91,28 @@ pub fn run() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("quotad: cannot start: {error}");
+            output::talk(&format!("quotad: cannot start: {error}"));
             return exit::FAILED.into();
         }
     };
-    runtime.block_on(async {
-        match cli.command {
-            Command::Serve(args) => serve::run(args).await,
-        }
-    })
+    runtime.block_on(dispatch(cli.command))
+}
+
+async fn dispatch(command: Command) -> ExitCode {
+    let (out, done) = match command {
+        Command::Serve(args) => return serve::run(args).await,
+        Command::Demo(args) => return demo::run(args).await,
+        Command::Reserve(args) => (args.connect.output(), calls::reserve(args).await),
+        Command::Commit(args) => (args.connect.output(), calls::commit(args).await),
+        Command::Release(args) => (args.connect.output(), calls::release(args).await),
+        Command::Check(args) => (args.connect.output(), calls::check(args).await),
+        Command::Usage(args) => (args.connect.output(), calls::usage(args).await),
+        Command::Policy(command) => (command.output(), policy::run(command).await),
+        Command::Subject(command) => (command.output(), subject::run(command).await),
+        Command::Bench(args) => (args.output(), bench::run(args).await),
+    };
+    match done {
+        Ok(code) => code.into(),
+        Err(failure) => out.failed(&failure).into(),
+    }
 }

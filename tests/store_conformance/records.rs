@@ -165,7 +165,11 @@ pub fn policy(namespace: &str, revision: i64) -> PolicyRevision {
         },
         generations: BTreeMap::from([("all".to_owned(), 2), ("by plan".to_owned(), 1)]),
         retired: vec![(
-            limit("old", WindowSpec::Fixed(Span::from_millis(90_061_001)), MaxSpec::Same(Bound::Unlimited)),
+            limit(
+                "old",
+                WindowSpec::Fixed(Span::from_millis(90_061_001)),
+                MaxSpec::Same(Bound::Unlimited),
+            ),
             7,
         )],
         create_time: at(1_700_000_000_000),

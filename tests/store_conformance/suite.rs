@@ -155,7 +155,8 @@ pub async fn a_counter_that_appeared_meanwhile_is_a_conflict(place: &Place) {
     store.write(&counters(vec![put(None, 1, counter("n", "x", 1))])).await.unwrap();
     let again = counters(vec![put(None, 1, counter("n", "x", 2))]);
     assert_eq!(store.write(&again).await, Err(WriteError::Conflict));
-    let subjects = ChangeSet { subjects: vec![put(None, 1, subject("n", "s"))], ..ChangeSet::default() };
+    let subjects =
+        ChangeSet { subjects: vec![put(None, 1, subject("n", "s"))], ..ChangeSet::default() };
     store.write(&subjects).await.unwrap();
     assert_eq!(store.write(&subjects).await, Err(WriteError::Conflict));
 }
@@ -284,7 +285,9 @@ pub async fn pages_are_complete_and_in_order(place: &Place) {
     let store = place.open().await;
     let changes = ChangeSet {
         counters: (0..25).map(|n| put(None, 1, counter("n", &format!("{n:02}"), n))).collect(),
-        ..reservations((0..25).map(|n| put(None, 1, reservation("n", &format!("{n:02}")))).collect())
+        ..reservations(
+            (0..25).map(|n| put(None, 1, reservation("n", &format!("{n:02}")))).collect(),
+        )
     };
     store.write(&changes).await.unwrap();
     let (mut found, mut after) = (Vec::new(), None);
@@ -337,7 +340,10 @@ pub async fn records_survive_a_restart(place: &Place) {
     drop(store);
 
     let store = place.open().await;
-    assert_eq!(read_counter(&store, "x").await.unwrap(), Versioned { version: 9, value: counter("n", "x", 8) });
+    assert_eq!(
+        read_counter(&store, "x").await.unwrap(),
+        Versioned { version: 9, value: counter("n", "x", 8) }
+    );
     assert_eq!(read_reservation(&store, "r").await.unwrap().value, reservation("n", "r"));
     assert_eq!(owner(&store, "post/1").await, Some(ReservationKey::new("n", "r")));
     assert_eq!(read_subject(&store, "42").await.unwrap().value, subject("n", "42"));

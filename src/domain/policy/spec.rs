@@ -82,7 +82,7 @@ impl LimitSpec {
         self.metric == other.metric
             && conditions(self) == conditions(other)
             && sorted(&self.per) == sorted(&other.per)
-            && self.window == other.window
+            && self.window.lies_like(&other.window)
     }
 }
 
@@ -95,6 +95,21 @@ pub enum WindowSpec {
     Calendar(CalendarSpec),
     /// Spans of this length, aligned to the Unix epoch.
     Fixed(Span),
+}
+
+impl WindowSpec {
+    /// Whether both mean the same windows: a week that names no first day
+    /// starts on Monday.
+    fn lies_like(&self, other: &Self) -> bool {
+        let plain = |window: &Self| match window {
+            Self::Calendar(calendar) if calendar.unit == CalendarUnit::Week => {
+                let week_start = calendar.week_start.or(Some(Weekday::Monday));
+                Self::Calendar(CalendarSpec { week_start, ..calendar.clone() })
+            }
+            other => other.clone(),
+        };
+        plain(self) == plain(other)
+    }
 }
 
 /// A calendar unit of a time zone.

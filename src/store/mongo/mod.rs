@@ -8,6 +8,7 @@
 
 mod clock;
 mod error;
+mod failpoint;
 mod load;
 mod schema;
 mod sessions;

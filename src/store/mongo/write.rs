@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::error::{DUPLICATE_KEY, brief, commit_failed, statement_failed};
-use super::{Collections, Sessions};
+use super::{Collections, Sessions, failpoint};
 use crate::store::document::{
     CounterDoc, EventDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc,
 };
@@ -35,6 +35,9 @@ pub(super) async fn write(
     let written = timeout(STATEMENTS, transaction.run(&commands)).await.unwrap_or_else(|_| {
         Err(WriteError::Failed(format!("no answer to a write within {STATEMENTS:?}")))
     });
+    if written.is_ok() {
+        failpoint::reach(failpoint::BEFORE_COMMIT);
+    }
     let expired = || changes.valid_until.is_some_and(|until| Instant::now() > until);
     let outcome = match written {
         Ok(()) if expired() => Err(WriteError::Conflict),

@@ -1,0 +1,258 @@
+//! `quotad reserve`, `commit`, `release`, `check` and `usage`.
+
+use clap::Args;
+use prost_types::Timestamp;
+use tonic::Code;
+
+use super::connect::{Connect, Namespace};
+use super::output::{Failure, Output, instant, limits};
+use super::{exit, parse};
+use crate::api::times;
+use crate::domain::time::Span;
+use crate::proto::v1;
+
+/// What is asked for: the same for reserve and check.
+#[derive(Debug, Args)]
+struct Ask {
+    /// METRIC[=AMOUNT][,DIM=VALUE]..., such as posts or purchases=2,item=sword;
+    /// several are admitted all or none.
+    #[arg(required = true, value_name = "ITEM", value_parser = parse::item)]
+    items: Vec<v1::Item>,
+    /// A dimension of all items; may be repeated.
+    #[arg(short, long = "dim", value_name = "KEY=VALUE", value_parser = parse::pair)]
+    dims: Vec<(String, String)>,
+}
+
+/// What was typed after `reserve`.
+#[derive(Debug, Args)]
+pub(super) struct Reserve {
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    ask: Ask,
+    /// The reservation's id, which makes sending it again harmless; a new one
+    /// by default.
+    #[arg(long)]
+    id: Option<String>,
+    /// How long the hold lasts, 1s to 24h; 60s by default.
+    #[arg(long, value_name = "LENGTH", value_parser = parse::length)]
+    ttl: Option<Span>,
+    /// Commit in the same step.
+    #[arg(long)]
+    commit: bool,
+    /// Name of what is being created; may be repeated.
+    #[arg(long = "resource", value_name = "NAME")]
+    resources: Vec<String>,
+    /// A note kept with the reservation; may be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse::pair)]
+    labels: Vec<(String, String)>,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+/// Holds units.
+pub(super) async fn reserve(args: Reserve) -> Result<u8, Failure> {
+    let out = args.connect.output();
+    let chosen = args.id.is_some();
+    let id = args.id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+    let request = v1::ReserveRequest {
+        namespace: args.namespace.namespace,
+        reservation_id: id.clone(),
+        items: args.ask.items,
+        dimensions: parse::map("-d", args.ask.dims)?,
+        ttl: args.ttl.map(times::duration),
+        commit: args.commit,
+        resources: args.resources,
+        labels: parse::map("--label", args.labels)?,
+        ..v1::ReserveRequest::default()
+    };
+    let server = args.connect.connect().await?;
+    let answer = server.quota().reserve(server.call(request)).await.map_err(|status| {
+        let refused = matches!(
+            status.code(),
+            Code::InvalidArgument | Code::ResourceExhausted | Code::FailedPrecondition | Code::NotFound
+        );
+        let status = Box::new(status);
+        // It may have been admitted all the same.
+        if chosen || refused { Failure::Status(status) } else { Failure::Unsettled { status, id } }
+    })?;
+    let answer = answer.into_inner();
+    if out.json {
+        out.message(&answer)?;
+        return Ok(exit::OK);
+    }
+    settled(out, answer.reservation.as_ref(), &answer.limits, answer.replayed)
+}
+
+/// What was typed after `commit`.
+#[derive(Debug, Args)]
+pub(super) struct Commit {
+    #[command(flatten)]
+    namespace: Namespace,
+    /// The reservation's id.
+    id: String,
+    /// Units really used of each item, in the order of the reservation; all by
+    /// default. The rest goes back.
+    #[arg(long = "amount", value_name = "N", allow_negative_numbers = true)]
+    amounts: Vec<i64>,
+    /// Name of what was created; may be repeated.
+    #[arg(long = "resource", value_name = "NAME")]
+    resources: Vec<String>,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+/// Turns a hold into use.
+pub(super) async fn commit(args: Commit) -> Result<u8, Failure> {
+    let out = args.connect.output();
+    let request = v1::CommitRequest {
+        namespace: args.namespace.namespace,
+        reservation_id: args.id,
+        amounts: args.amounts,
+        resources: args.resources,
+        ..v1::CommitRequest::default()
+    };
+    let server = args.connect.connect().await?;
+    let answer = server.quota().commit(server.call(request)).await?.into_inner();
+    if out.json {
+        out.message(&answer)?;
+        return Ok(exit::OK);
+    }
+    settled(out, answer.reservation.as_ref(), &answer.limits, answer.replayed)
+}
+
+/// What was typed after `release`.
+#[derive(Debug, Args)]
+pub(super) struct Release {
+    #[command(flatten)]
+    namespace: Namespace,
+    /// The reservation's id.
+    id: String,
+    /// Why, for its history.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    reason: String,
+    /// Where the id is unknown, refuse a reserve that arrives later: the
+    /// cancel wins.
+    #[arg(long)]
+    allow_missing: bool,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+/// Gives a hold back.
+pub(super) async fn release(args: Release) -> Result<u8, Failure> {
+    let out = args.connect.output();
+    let request = v1::ReleaseRequest {
+        namespace: args.namespace.namespace,
+        reservation_id: args.id,
+        reason: args.reason,
+        allow_missing: args.allow_missing,
+    };
+    let server = args.connect.connect().await?;
+    let answer = server.quota().release(server.call(request)).await?.into_inner();
+    if out.json {
+        out.message(&answer)?;
+        return Ok(exit::OK);
+    }
+    settled(out, answer.reservation.as_ref(), &answer.limits, answer.replayed)
+}
+
+/// What was typed after `check`.
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    ask: Ask,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+/// Asks whether a reserve would be admitted; the exit code says it too.
+pub(super) async fn check(args: Check) -> Result<u8, Failure> {
+    let out = args.connect.output();
+    let request = v1::CheckRequest {
+        namespace: args.namespace.namespace,
+        items: args.ask.items,
+        dimensions: parse::map("-d", args.ask.dims)?,
+    };
+    let server = args.connect.connect().await?;
+    let answer = server.quota().check(server.call(request)).await?.into_inner();
+    if out.json {
+        out.message(&answer)?;
+    } else {
+        out.line(if answer.admitted { "would be admitted" } else { "would be refused" })?;
+        out.table(&limits(&answer.limits))?;
+    }
+    Ok(if answer.admitted { exit::OK } else { exit::REFUSED })
+}
+
+/// What was typed after `usage`.
+#[derive(Debug, Args)]
+pub(super) struct Usage {
+    #[command(flatten)]
+    namespace: Namespace,
+    /// The metric.
+    metric: String,
+    /// A dimension; may be repeated.
+    #[arg(short, long = "dim", value_name = "KEY=VALUE", value_parser = parse::pair)]
+    dims: Vec<(String, String)>,
+    /// The window that contains this instant, such as 2026-08-15T00:00:00Z;
+    /// now by default.
+    #[arg(long, value_name = "INSTANT", value_parser = parse::instant)]
+    at: Option<Timestamp>,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+/// Says where limits stand.
+pub(super) async fn usage(args: Usage) -> Result<u8, Failure> {
+    let out = args.connect.output();
+    let request = v1::GetUsageRequest {
+        namespace: args.namespace.namespace,
+        metric: args.metric,
+        dimensions: parse::map("-d", args.dims)?,
+        at: args.at,
+        ..v1::GetUsageRequest::default()
+    };
+    let server = args.connect.connect().await?;
+    let answer = server.quota().get_usage(server.call(request)).await?.into_inner();
+    if out.json {
+        out.message(&answer)?;
+    } else if answer.limits.is_empty() {
+        out.line("no limit applies")?;
+    } else {
+        out.table(&limits(&answer.limits))?;
+    }
+    Ok(exit::OK)
+}
+
+/// One line on a reservation, and where its limits stand.
+fn settled(
+    out: Output,
+    reservation: Option<&v1::Reservation>,
+    statuses: &[v1::LimitStatus],
+    replayed: bool,
+) -> Result<u8, Failure> {
+    if let Some(reservation) = reservation {
+        out.line(&format!("{}{}", describe(reservation), if replayed { " (replayed)" } else { "" }))?;
+    }
+    if !statuses.is_empty() {
+        out.table(&limits(statuses))?;
+    }
+    Ok(exit::OK)
+}
+
+fn describe(reservation: &v1::Reservation) -> String {
+    let id = &reservation.reservation_id;
+    match (reservation.state(), reservation.expire_time) {
+        (v1::ReservationState::Held, Some(until)) => {
+            format!("reserved {id} (held until {})", instant(until))
+        }
+        (v1::ReservationState::Held, None) => format!("reserved {id}"),
+        (v1::ReservationState::Committed, _) => format!("committed {id}"),
+        (v1::ReservationState::Released, _) => format!("released {id}"),
+        (v1::ReservationState::Expired, _) => format!("expired {id}"),
+        (v1::ReservationState::Unspecified, _) => id.clone(),
+    }
+}

@@ -1,0 +1,205 @@
+//! `quotad subject set` and `show`.
+
+use clap::{ArgGroup, Args, Subcommand};
+use comfy_table::Table;
+use tonic::Status;
+
+use super::connect::{Connect, Connection, Namespace};
+use super::output::{Failure, Output, Stream, instant, reason, table};
+use super::{exit, parse};
+use crate::api::Reason;
+use crate::proto::v1;
+use crate::proto::v1::r#override::Change;
+
+/// What is done with subjects.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Change what is given of a subject, and leave the rest as it is.
+    Set(Set),
+    /// Print a subject.
+    Show(Show),
+}
+
+/// What was typed after `subject set`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("change").required(true).multiple(true))]
+pub(super) struct Set {
+    #[command(flatten)]
+    namespace: Namespace,
+    /// The subject, KIND/ID, such as user/42.
+    #[arg(value_name = "KIND/ID", value_parser = parse::subject)]
+    subject: (String, String),
+    /// Its plan; empty means the policy's default plan.
+    #[arg(long, group = "change")]
+    plan: Option<String>,
+    /// Refuse everything that it asks for.
+    #[arg(long, group = "change", conflicts_with = "unfrozen")]
+    frozen: bool,
+    /// No longer.
+    #[arg(long, group = "change")]
+    unfrozen: bool,
+    /// Give it another max for a limit, for ever or until an instant; may be
+    /// repeated.
+    #[arg(long, group = "change", value_name = "LIMIT=N[@UNTIL]", value_parser = parse::set)]
+    set: Vec<v1::Override>,
+    /// Add to its max for a limit, or take away by a negative number; may be
+    /// repeated.
+    #[arg(long, group = "change", value_name = "LIMIT=N[@UNTIL]", value_parser = parse::add)]
+    add: Vec<v1::Override>,
+    /// Take back what --set or --add gave for a limit; may be repeated.
+    #[arg(long, group = "change", value_name = "LIMIT")]
+    unset: Vec<String>,
+    /// A note kept with it, an empty VALUE removes it; may be repeated.
+    #[arg(long = "label", group = "change", value_name = "KEY=VALUE", value_parser = parse::pair)]
+    labels: Vec<(String, String)>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// What was typed after `subject show`.
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    #[command(flatten)]
+    namespace: Namespace,
+    /// The subject, KIND/ID, such as user/42.
+    #[arg(value_name = "KIND/ID", value_parser = parse::subject)]
+    subject: (String, String),
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Command {
+    /// How answers are printed.
+    pub fn output(&self) -> Output {
+        match self {
+            Self::Set(args) => args.connect.output(),
+            Self::Show(args) => args.connect.output(),
+        }
+    }
+}
+
+/// Runs the command.
+pub(super) async fn run(command: Command) -> Result<u8, Failure> {
+    let out = command.output();
+    match command {
+        Command::Set(args) => set(args, out).await,
+        Command::Show(args) => show(args, out).await,
+    }
+}
+
+async fn set(args: Set, out: Output) -> Result<u8, Failure> {
+    // A limit has one override: which of the two was meant cannot be told.
+    let limits = args.set.iter().chain(&args.add).map(|over| &over.limit).chain(&args.unset);
+    parse::distinct("--set, --add and --unset together", limits)?;
+    let server = args.connect.connect().await?;
+    let put = match put(&server, &args).await {
+        // Somebody else was faster: his change is read and kept.
+        Err(status) if is(&status, Reason::PolicyRevisionMismatch) => put(&server, &args).await,
+        done => done,
+    }?;
+    if out.json {
+        out.message(&put)?;
+        return Ok(exit::OK);
+    }
+    let (kind, id) = &args.subject;
+    out.line(&format!("{} {kind}/{id}", if put.changed { "set" } else { "unchanged:" }))?;
+    out.table(&describe(&put.subject.unwrap_or_default()))?;
+    Ok(exit::OK)
+}
+
+/// Reads the subject, changes it, and puts it if nobody else has meanwhile.
+async fn put(server: &Connection, args: &Set) -> Result<v1::PutSubjectResponse, Status> {
+    let namespace = &args.namespace.namespace;
+    let mut subject = match get(server, namespace, &args.subject).await {
+        Ok(found) => found.subject.unwrap_or_default(),
+        Err(status) if is(&status, Reason::SubjectNotFound) => {
+            let (kind, id) = args.subject.clone();
+            v1::Subject { kind, id, ..v1::Subject::default() }
+        }
+        Err(status) => return Err(status),
+    };
+    change(&mut subject, args);
+    let etag = subject.etag.clone();
+    let request =
+        v1::PutSubjectRequest { namespace: namespace.clone(), subject: Some(subject), etag };
+    Ok(server.policy().put_subject(server.call(request)).await?.into_inner())
+}
+
+async fn get(
+    server: &Connection,
+    namespace: &str,
+    (kind, id): &(String, String),
+) -> Result<v1::GetSubjectResponse, Status> {
+    let request = v1::GetSubjectRequest {
+        namespace: namespace.to_owned(),
+        kind: kind.clone(),
+        id: id.clone(),
+    };
+    Ok(server.policy().get_subject(server.call(request)).await?.into_inner())
+}
+
+fn change(subject: &mut v1::Subject, args: &Set) {
+    if let Some(plan) = &args.plan {
+        subject.plan.clone_from(plan);
+    }
+    if args.frozen || args.unfrozen {
+        subject.frozen = args.frozen;
+    }
+    subject.overrides.retain(|over| !args.unset.contains(&over.limit));
+    for new in args.set.iter().chain(&args.add) {
+        // In its place, so that the same again is no change.
+        match subject.overrides.iter_mut().find(|over| over.limit == new.limit) {
+            Some(over) => over.clone_from(new),
+            None => subject.overrides.push(new.clone()),
+        }
+    }
+    for (key, value) in &args.labels {
+        if value.is_empty() {
+            subject.labels.remove(key);
+        } else {
+            subject.labels.insert(key.clone(), value.clone());
+        }
+    }
+}
+
+async fn show(args: Show, out: Output) -> Result<u8, Failure> {
+    let server = args.connect.connect().await?;
+    let found = get(&server, &args.namespace.namespace, &args.subject).await?;
+    if out.json {
+        out.message(&found)?;
+    } else {
+        out.table(&describe(&found.subject.unwrap_or_default()))?;
+    }
+    Ok(exit::OK)
+}
+
+fn is(status: &Status, expected: Reason) -> bool {
+    reason(status) == expected.as_str_name()
+}
+
+/// A subject, one line for each thing that is known of it.
+fn describe(subject: &v1::Subject) -> Table {
+    let mut table = table(Stream::Stdout, ["SUBJECT", &format!("{}/{}", subject.kind, subject.id)], 2);
+    let plan = if subject.plan.is_empty() { "(default)" } else { &subject.plan };
+    table.add_row(["plan", plan]);
+    table.add_row(["frozen", if subject.frozen { "yes" } else { "no" }]);
+    for over in &subject.overrides {
+        let change = match over.change {
+            Some(Change::Set(max)) => format!("max {max}"),
+            Some(Change::Add(more)) => format!("max {more:+}"),
+            None => "nothing".to_owned(),
+        };
+        let until = over.expire_time.map_or_else(String::new, |at| format!(" until {}", instant(at)));
+        table.add_row([format!("override {}", over.limit), format!("{change}{until}")]);
+    }
+    let mut labels: Vec<_> = subject.labels.iter().collect();
+    labels.sort();
+    for (key, value) in labels {
+        table.add_row([format!("label {key}"), value.clone()]);
+    }
+    table.add_row(["etag", &subject.etag]);
+    if let Some(updated) = subject.update_time {
+        table.add_row(["updated".to_owned(), instant(updated)]);
+    }
+    table
+}

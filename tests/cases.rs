@@ -1,0 +1,13 @@
+//! The cases from public bug reports, each through the gRPC API, on every store
+//! where it makes sense. A test is named after its case, and after the variant
+//! of it where there are several.
+
+mod support;
+#[path = "support/world.rs"]
+mod world;
+
+#[path = "cases/all_or_nothing.rs"]
+mod all_or_nothing;
+#[path = "cases/amounts.rs"]
+mod amounts;
+
