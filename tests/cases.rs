@@ -11,3 +11,11 @@ mod all_or_nothing;
 #[path = "cases/amounts.rs"]
 mod amounts;
 
+#[path = "cases/idempotency.rs"]
+mod idempotency;
+#[path = "cases/settlement.rs"]
+mod settlement;
+#[path = "cases/contention.rs"]
+mod contention;
+#[path = "cases/names.rs"]
+mod names;

@@ -70,7 +70,10 @@ pub(super) async fn reserve(args: Reserve) -> Result<u8, Failure> {
     let answer = server.quota().reserve(server.call(request)).await.map_err(|status| {
         let refused = matches!(
             status.code(),
-            Code::InvalidArgument | Code::ResourceExhausted | Code::FailedPrecondition | Code::NotFound
+            Code::InvalidArgument
+                | Code::ResourceExhausted
+                | Code::FailedPrecondition
+                | Code::NotFound
         );
         let status = Box::new(status);
         // It may have been admitted all the same.
@@ -235,7 +238,11 @@ fn settled(
     replayed: bool,
 ) -> Result<u8, Failure> {
     if let Some(reservation) = reservation {
-        out.line(&format!("{}{}", describe(reservation), if replayed { " (replayed)" } else { "" }))?;
+        out.line(&format!(
+            "{}{}",
+            describe(reservation),
+            if replayed { " (replayed)" } else { "" }
+        ))?;
     }
     if !statuses.is_empty() {
         out.table(&limits(statuses))?;

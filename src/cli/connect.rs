@@ -113,7 +113,8 @@ pub(super) fn address(text: &str) -> Result<String, String> {
         return Err("TLS is not spoken by this version; use http://HOST:PORT".to_owned());
     }
     let rest = text.strip_prefix("http://").unwrap_or(text);
-    let uri: Uri = format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| malformed())?;
+    let uri: Uri =
+        format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| malformed())?;
     let plain = uri.path() == "/" && uri.query().is_none();
     if plain && uri.host().is_some_and(|host| !host.is_empty()) && uri.port_u16().is_some() {
         Ok(uri.to_string().trim_end_matches('/').to_owned())
@@ -146,7 +147,9 @@ mod tests {
         ] {
             assert_eq!(address(text).as_deref(), Ok(expected), "{text}");
         }
-        for text in ["", "localhost", "http://", "https://a:1", "ftp://a:1", "a:1/path", ":50051", "a:x"] {
+        for text in
+            ["", "localhost", "http://", "https://a:1", "ftp://a:1", "a:1/path", ":50051", "a:x"]
+        {
             assert!(address(text).is_err(), "{text}");
         }
     }

@@ -144,7 +144,8 @@ pub(super) fn table<const N: usize>(stream: Stream, header: [&str; N], numbers: 
 
 /// An instant for people.
 pub(super) fn instant(time: prost_types::Timestamp) -> String {
-    times::time("time", time).map_or_else(|_| format!("{} s", time.seconds), |time| time.to_string())
+    times::time("time", time)
+        .map_or_else(|_| format!("{} s", time.seconds), |time| time.to_string())
 }
 
 /// An encoded message as canonical proto3 JSON. Fields at their default are
@@ -152,7 +153,12 @@ pub(super) fn instant(time: prost_types::Timestamp) -> String {
 /// means false.
 fn json(name: &str, encoded: &[u8]) -> Result<Value, Failure> {
     let message = pool()
-        .and_then(|pool| Ok(pool.get_message_by_name(name).map(|m| DynamicMessage::decode(m, encoded)).transpose()?))
+        .and_then(|pool| {
+            Ok(pool
+                .get_message_by_name(name)
+                .map(|m| DynamicMessage::decode(m, encoded))
+                .transpose()?)
+        })
         .map_err(Failure::Other)?
         .ok_or_else(|| Failure::Other(anyhow::anyhow!("the contract has no message {name}")))?;
     let options = SerializeOptions::new().skip_default_fields(false);

@@ -6,8 +6,8 @@ use std::io::{self, Read as _};
 use clap::{Args, Subcommand};
 
 use super::connect::{Connect, Namespace};
-use super::output::{Failure, Output, instant, limits};
 use super::exit;
+use super::output::{Failure, Output, instant, limits};
 use crate::api::policy_file;
 use crate::domain::name::quoted;
 use crate::domain::policy::PolicySpec;
@@ -39,7 +39,13 @@ pub(super) struct Apply {
     file: String,
     /// Apply only if the policy is at this revision now; -1: only if there is
     /// none yet.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        allow_negative_numbers = true
+    )]
     expected_revision: i64,
     /// Say what would happen, but change nothing.
     #[arg(long)]
@@ -105,7 +111,9 @@ async fn apply(args: Apply, out: Output) -> Result<u8, Failure> {
     let (namespace, revision) = (quoted(&spec.namespace), answer.revision);
     out.line(&match (answer.changed, args.dry_run) {
         (false, _) => format!("unchanged: {namespace} is at revision {revision} with this content"),
-        (true, true) => format!("would become revision {revision} of {namespace}; nothing was changed"),
+        (true, true) => {
+            format!("would become revision {revision} of {namespace}; nothing was changed")
+        }
         (true, false) => format!("applied revision {revision} of {namespace}"),
     })?;
     let start = if args.dry_run { "would start" } else { "start" };
@@ -134,7 +142,9 @@ async fn show(args: Show, out: Output) -> Result<u8, Failure> {
         Failure::Other(anyhow::anyhow!("use --json; as YAML: {}", faults.join("; ")))
     })?;
     if let Some(revision) = answer.revision {
-        let when = revision.create_time.map_or_else(String::new, |at| format!(", applied {}", instant(at)));
+        let when = revision
+            .create_time
+            .map_or_else(String::new, |at| format!(", applied {}", instant(at)));
         out.line(&format!("# revision {}{when} by {}", revision.revision, revision.principal))?;
     }
     let yaml = policy_file::to_yaml(&spec).map_err(|error| Failure::Other(error.into()))?;
@@ -144,7 +154,8 @@ async fn show(args: Show, out: Output) -> Result<u8, Failure> {
 
 /// Reads and parses a file; one line for each of its faults.
 fn read(file: &str) -> Result<PolicySpec, Failure> {
-    let unreadable = |error: io::Error| Failure::Usage(format!("cannot read {}: {error}", name(file)));
+    let unreadable =
+        |error: io::Error| Failure::Usage(format!("cannot read {}: {error}", name(file)));
     let mut bytes = Vec::new();
     // One byte too many is enough to be refused.
     let most = policy_file::MAX_FILE_BYTES as u64 + 1;

@@ -179,7 +179,8 @@ fn is(status: &Status, expected: Reason) -> bool {
 
 /// A subject, one line for each thing that is known of it.
 fn describe(subject: &v1::Subject) -> Table {
-    let mut table = table(Stream::Stdout, ["SUBJECT", &format!("{}/{}", subject.kind, subject.id)], 2);
+    let mut table =
+        table(Stream::Stdout, ["SUBJECT", &format!("{}/{}", subject.kind, subject.id)], 2);
     let plan = if subject.plan.is_empty() { "(default)" } else { &subject.plan };
     table.add_row(["plan", plan]);
     table.add_row(["frozen", if subject.frozen { "yes" } else { "no" }]);
@@ -189,7 +190,8 @@ fn describe(subject: &v1::Subject) -> Table {
             Some(Change::Add(more)) => format!("max {more:+}"),
             None => "nothing".to_owned(),
         };
-        let until = over.expire_time.map_or_else(String::new, |at| format!(" until {}", instant(at)));
+        let until =
+            over.expire_time.map_or_else(String::new, |at| format!(" until {}", instant(at)));
         table.add_row([format!("override {}", over.limit), format!("{change}{until}")]);
     }
     let mut labels: Vec<_> = subject.labels.iter().collect();

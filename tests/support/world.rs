@@ -30,10 +30,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::support;
 
-pub use calls::{Client, Reserve, Settle, dims};
+pub use calls::{Client, Reserve, at_once, dims, standing};
 pub use quota_authority::proto::v1;
 pub use refused::{Denied, Refused};
-pub use rules::{LimitRule, Rules, limit};
+pub use rules::{Rules, limit};
 
 /// Where a manual clock stands at first: an instant that lies in the middle of
 /// hour, day, week, month and year.

@@ -7,12 +7,14 @@ const DEFAULT: &str = "127.0.0.1:50051";
 
 /// A round of calls by grpcurl and by quotad, to the server at `address`.
 pub(super) fn calls(address: SocketAddr) -> String {
-    let call = |rpc: &str, body: &str| format!("grpcurl -plaintext -d '{body}' {address} quota.v1.{rpc}");
+    let call =
+        |rpc: &str, body: &str| format!("grpcurl -plaintext -d '{body}' {address} quota.v1.{rpc}");
     let other = address.to_string() != DEFAULT;
     let at = if other { format!(" --server {address}") } else { String::new() };
     let lines = [
         String::new(),
-        "The server stays up: try it from another terminal. User 7 has 2 of 3 posts left.".to_owned(),
+        "The server stays up: try it from another terminal. User 7 has 2 of 3 posts left."
+            .to_owned(),
         String::new(),
         "# hold one post for ten minutes, then book it".to_owned(),
         call(

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
 
 use crate::api::policy_file;
 use crate::cli::connect::Connection;
@@ -22,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A user of the story.
 const ANNA: &str = "42";
-/// Another, whom nobody has told the server of.
+/// Another, of whom the server is told nothing.
 const BEN: &str = "7";
 
 /// The story under way.
@@ -58,7 +59,7 @@ impl Outcome {
         match ended {
             Ok(()) => self.admitted += 1,
             Err(status) if status.code() == Code::ResourceExhausted => {
-                *self.refused.entry(reason(&status)).or_default() += 1;
+                *self.refused.entry(why(&status)).or_default() += 1;
                 self.example.get_or_insert(status);
             }
             Err(status) => self.failed.push(format!("{}: {}", reason(&status), status.message())),
@@ -155,7 +156,7 @@ impl Story {
         self.say("Later user 42 tries a fourth.")?;
         let outcome = self.crowd(1, "fourth").await;
         if let Some(status) = &outcome.example {
-            self.tell(&format!("{} ({}): {}", "refused", reason(status), status.message()))?;
+            self.tell(&format!("refused ({}): {}", reason(status), status.message()))?;
         }
         self.expect("fourth posts refused", 1, outcome.refusals());
         self.row("a fourth post", outcome);
@@ -171,7 +172,9 @@ impl Story {
     }
 
     async fn upgrade(&mut self) -> Result<(), Failure> {
-        self.say("The billing system tells of an upgrade to basic; 100 callers try again at once.")?;
+        self.say(
+            "The billing system tells of an upgrade to basic; 100 callers try again at once.",
+        )?;
         self.put_on("basic").await?;
         let outcome = self.crowd(100, "upgraded").await;
         self.say_outcome(&outcome)?;
@@ -183,8 +186,8 @@ impl Story {
 
     async fn crash(&mut self) -> Result<(), Failure> {
         self.say(
-            "User 7, of whom nobody has told, is on the default plan: free. His backend holds a \
-             post\nfor one second and crashes before it settles.",
+            "User 7, unknown to the billing system, is on the default plan: free. His backend \
+             holds a\npost for one second and crashes before it settles.",
         )?;
         let crashing = Connection::open(&self.server, PATIENCE).await?;
         let ttl = Some(prost_types::Duration { seconds: 1, nanos: 0 });
@@ -301,7 +304,9 @@ impl Story {
     fn row(&mut self, step: &'static str, outcome: Outcome) {
         let (admitted, refused, why) = (outcome.admitted, outcome.refusals(), outcome.why());
         self.rows.push(Row { step, admitted, refused, why });
-        self.differs.extend(outcome.failed.into_iter().map(|call| format!("{step}: a call failed: {call}")));
+        self.differs.extend(
+            outcome.failed.into_iter().map(|call| format!("{step}: a call failed: {call}")),
+        );
     }
 
     fn expect<T: PartialEq + std::fmt::Display>(&mut self, what: &str, expected: T, actual: T) {
@@ -324,11 +329,19 @@ impl Row {
     }
 }
 
+/// The reason, and the limit that it is about.
+fn why(status: &Status) -> String {
+    let info = status.get_details_error_info();
+    let limit = info.and_then(|mut info| info.metadata.remove("limit"));
+    let reason = reason(status);
+    limit.map_or_else(|| reason.clone(), |limit| format!("{reason}: {limit}"))
+}
+
 /// What a backend does to publish a post of user 42.
 async fn publish(server: String, id: String) -> Result<(), Status> {
-    let connection = Connection::open(&server, PATIENCE).await.map_err(|failure| {
-        Status::unavailable(failure.to_text().unwrap_or_default())
-    })?;
+    let connection = Connection::open(&server, PATIENCE)
+        .await
+        .map_err(|failure| Status::unavailable(failure.to_text().unwrap_or_default()))?;
     connection.quota().reserve(connection.call(reserve(ANNA, &id))).await?;
     // Here the backend creates the post.
     connection.quota().commit(connection.call(commit(&id))).await?;

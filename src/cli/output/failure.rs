@@ -90,9 +90,7 @@ impl Failure {
 
     /// For programs: one object with code, reason, message and details.
     pub fn to_json(&self) -> Option<Value> {
-        let local = |code: Code, message: String| {
-            json!({ "code": code_name(code), "reason": "", "message": message, "details": [] })
-        };
+        let local = |code: Code, message: String| json!({ "code": code_name(code), "reason": "", "message": message, "details": [] });
         Some(match self {
             Self::Status(status) => status_json(status),
             Self::Unsettled { status, id } => {
@@ -118,9 +116,10 @@ pub(in crate::cli) fn reason(status: &Status) -> String {
 fn code_of(status: &Status) -> u8 {
     match status.code() {
         Code::InvalidArgument => exit::USAGE,
-        Code::ResourceExhausted | Code::FailedPrecondition | Code::AlreadyExists | Code::NotFound => {
-            exit::REFUSED
-        }
+        Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::AlreadyExists
+        | Code::NotFound => exit::REFUSED,
         // A call whose own deadline has passed ends as cancelled on this side.
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => exit::UNREACHABLE,
         _ if broken(status) => exit::UNREACHABLE,
@@ -245,7 +244,8 @@ mod tests {
     fn every_detail_of_an_error_is_json() {
         let mut refusal = v1::Refusal { limits: vec![v1::LimitStatus::default()], total: 2 };
         refusal.limits[0].limit = "posts".to_owned();
-        let any = |name: &str, value| Any { type_url: format!("type.googleapis.com/{name}"), value };
+        let any =
+            |name: &str, value| Any { type_url: format!("type.googleapis.com/{name}"), value };
         let info = tonic_types::pb::ErrorInfo {
             reason: "QUOTA_EXCEEDED".to_owned(),
             ..tonic_types::pb::ErrorInfo::default()

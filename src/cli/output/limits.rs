@@ -23,8 +23,7 @@ pub(in crate::cli) fn limits(limits: &[v1::LimitStatus]) -> Table {
 /// Limits that had no room, and what was asked of them.
 pub(super) fn failing(limits: &[v1::LimitStatus]) -> Table {
     let [limit, key, window, max, used, held, available] = COLUMNS;
-    let header =
-        [limit, key, window, max, used, held, available, "REQUESTED", "COULD PASS AT"];
+    let header = [limit, key, window, max, used, held, available, "REQUESTED", "COULD PASS AT"];
     let mut table = table(Stream::Stderr, header, WORDS);
     for limit in limits {
         let retry = limit.retry_time.map_or_else(|| "-".to_owned(), instant);
@@ -35,7 +34,8 @@ pub(super) fn failing(limits: &[v1::LimitStatus]) -> Table {
 }
 
 fn cells(limit: &v1::LimitStatus) -> Vec<Cell> {
-    let name = if limit.enforced { limit.limit.clone() } else { format!("{} (observed)", limit.limit) };
+    let name =
+        if limit.enforced { limit.limit.clone() } else { format!("{} (observed)", limit.limit) };
     let max = match limit.bound {
         Some(Bound::Max(max)) => max.to_string(),
         Some(Bound::Unlimited(_)) => "unlimited".to_owned(),

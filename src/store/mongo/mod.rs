@@ -39,6 +39,10 @@ const DEFAULT_DATABASE: &str = "quotad";
 /// longer, but a caller who is told to come back can go elsewhere meanwhile.
 const SERVER_SELECTION: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(2);
+/// How often each server is asked how it is. The driver's own ten seconds are
+/// how long it would believe a server dead that only stumbled, and the better
+/// part of how long it takes to miss one that is paused.
+const MONITOR: Duration = Duration::from_secs(1);
 
 /// A store on MongoDB.
 pub struct MongoStore {
@@ -86,6 +90,7 @@ impl MongoStore {
         options.app_name.get_or_insert_with(|| "quotad".to_owned());
         options.connect_timeout.get_or_insert(CONNECT);
         options.server_selection_timeout.get_or_insert(SERVER_SELECTION);
+        options.heartbeat_freq.get_or_insert(MONITOR);
         // Whatever the URI says: an acknowledged answer must survive (I5).
         options.write_concern = Some(WriteConcern::majority());
         options.read_concern = Some(ReadConcern::majority());

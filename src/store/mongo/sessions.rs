@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bson::{Binary, Bson, Document, doc};
+use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt as _;
 use mongodb::error::Result;
 use mongodb::{Client, ClientSession, Collection, Database};
@@ -47,8 +47,12 @@ pub(super) struct Sessions {
 #[derive(Default)]
 struct State {
     idle: Vec<ClientSession>,
-    /// Ids of all sessions, idle or leased, as the heartbeat writes them.
+    /// Ids of all sessions that may have a transaction, as the heartbeat
+    /// writes them.
     ids: Vec<Bson>,
+    /// Those of them whose transaction could not be ended in good order: it
+    /// may still be open on the server, with its documents locked.
+    condemned: Vec<Bson>,
     last_beat: Option<Instant>,
 }
 
@@ -106,16 +110,22 @@ impl Sessions {
             ticks.tick().await;
             let beaten = async {
                 self.beat().await?;
+                self.end_condemned().await?;
                 self.end_orphans().await?;
                 clock.sync(self.servers_database()).await
             };
             match beaten.await {
                 Ok(()) if well => {}
-                Ok(()) => info!("MongoDB answers again"),
-                Err(ref error) if well => warn!(error = brief(error), "MongoDB does not answer"),
-                Err(_) => continue,
+                Ok(()) => {
+                    well = true;
+                    info!("MongoDB answers again");
+                }
+                Err(ref error) if well => {
+                    well = false;
+                    warn!(error = brief(error), "MongoDB does not answer");
+                }
+                Err(_) => {}
             }
-            well = self.state().last_beat.is_some_and(|beat| beat.elapsed() < STALE);
         }
     }
 
@@ -159,6 +169,28 @@ impl Sessions {
         Ok(())
     }
 
+    /// Ends our own sessions whose transactions may still be open. After that
+    /// their outcome is decided, and their documents are free.
+    pub async fn end_condemned(&self) -> Result<()> {
+        let condemned = self.state().condemned.clone();
+        if condemned.is_empty() {
+            return Ok(());
+        }
+        self.kill(&condemned).await?;
+        let mut state = self.state();
+        state.condemned.retain(|id| !condemned.contains(id));
+        state.ids.retain(|id| !condemned.contains(id));
+        Ok(())
+    }
+
+    async fn kill(&self, ids: &[Bson]) -> Result<()> {
+        let sessions: Vec<Document> = ids.iter().map(|id| doc! { "id": id.clone() }).collect();
+        let late = |_| mongodb::error::Error::custom("the end of a session timed out");
+        let kill = self.admin.run_command(doc! { "killSessions": sessions });
+        timeout(PATIENCE, async { kill.await }).await.map_err(late)??;
+        Ok(())
+    }
+
     /// Ends the sessions of servers whose heart has stopped, by the database's
     /// own clock.
     async fn end_orphans(&self) -> Result<()> {
@@ -169,18 +201,18 @@ impl Sessions {
         };
         let found: Vec<Document> = self.servers.find(stopped).await?.try_collect().await?;
         for server in found {
-            let sessions: Vec<Document> = server
+            let sessions: Vec<Bson> = server
                 .get_array("sessions")
                 .into_iter()
                 .flatten()
-                .filter(|id| matches!(id, Bson::Binary(Binary { .. })))
-                .map(|id| doc! { "id": id.clone() })
+                .filter(|id| matches!(id, Bson::Binary(_)))
+                .cloned()
                 .collect();
             warn!(
                 server = server.get_str("_id").unwrap_or_default(),
                 "another server has stopped; ending its transactions"
             );
-            self.admin.run_command(doc! { "killSessions": sessions }).await?;
+            self.kill(&sessions).await?;
             // Unless its heart beats again meanwhile, it need not be ended twice.
             let same = doc! { "_id": server.get("_id"), "beat": server.get("beat") };
             self.servers.update_one(same, doc! { "$set": { "sessions": [] } }).await?;
@@ -206,9 +238,8 @@ impl Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            let id = session.id().get("id").cloned();
-            self.sessions.state().ids.retain(|known| Some(known) != id.as_ref());
+        if let Some(id) = self.session.take().and_then(|session| session.id().get("id").cloned()) {
+            self.sessions.state().condemned.push(id);
         }
     }
 }

@@ -41,13 +41,25 @@ pub(super) async fn write(
     let expired = || changes.valid_until.is_some_and(|until| Instant::now() > until);
     let outcome = match written {
         Ok(()) if expired() => Err(WriteError::Conflict),
-        Ok(()) => return transaction.commit().await.inspect(|()| lease.give_back()),
+        Ok(()) => transaction.commit().await,
         failed => failed,
     };
-    // A session whose transaction could not be ended in good order is left to
-    // the driver, which ends it on the server.
-    if timeout(STATEMENTS, transaction.session.abort_transaction()).await.is_ok_and(|r| r.is_ok()) {
+    let ended = match &outcome {
+        Ok(()) => true,
+        // Nobody may abort what may be committed.
+        Err(WriteError::Unknown(_)) => false,
+        Err(_) => timeout(STATEMENTS, transaction.session.abort_transaction())
+            .await
+            .is_ok_and(|aborted| aborted.is_ok()),
+    };
+    if ended {
         lease.give_back();
+    } else {
+        // Its transaction may still be open, with our own documents locked.
+        // Ending the session decides what became of it; where that does not
+        // work now, the heartbeat goes on trying.
+        drop(lease);
+        let _ = sessions.end_condemned().await;
     }
     outcome
 }

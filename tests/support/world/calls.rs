@@ -304,6 +304,18 @@ impl World {
     }
 }
 
+/// Sends calls at once, and gives the answers in order.
+pub async fn at_once<T: Send + 'static>(
+    calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let calls: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
+    let mut answers = Vec::with_capacity(calls.len());
+    for call in calls {
+        answers.push(call.await.expect("a call that ends"));
+    }
+    answers
+}
+
 /// Used, held and available of one of these limits.
 pub fn standing(limits: &[v1::LimitStatus], limit: &str) -> (i64, i64, i64) {
     let found: Vec<_> = limits.iter().filter(|status| status.limit == limit).collect();

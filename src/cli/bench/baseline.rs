@@ -1,0 +1,124 @@
+//! The other way to do it: one MongoDB transaction per request, as users write
+//! it, with the driver's own retry.
+//!
+//! Nothing above `store/mongo` may know the driver; this file is the one
+//! exemption, since what it measures is the driver without this product.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use bson::{Document, doc};
+use mongodb::error::{Error, Result as MongoResult};
+use mongodb::options::{ClientOptions, WriteConcern};
+use mongodb::{Client, ClientSession, Collection, Database};
+
+use super::Args;
+use super::load::{self, Caller, Step, Tally};
+
+/// As large as the limit that the server is measured with.
+const MAX: i64 = 1_000_000_000_000_000;
+
+/// Measures on the MongoDB at `uri`, in a database of its own.
+pub(super) async fn measure(uri: &str, args: &Args) -> Result<Tally> {
+    let mut options = ClientOptions::parse(uri).await.context("the MongoDB URI is not valid")?;
+    options.write_concern = Some(WriteConcern::majority());
+    let client = Client::with_options(options)?;
+    let database = client.database(&format!("quotad_baseline_{}", uuid::Uuid::now_v7().simple()));
+    let measured = measure_in(&client, &database, args).await;
+    database.drop().await.context("the baseline's database was not dropped")?;
+    measured
+}
+
+async fn measure_in(client: &Client, database: &Database, args: &Args) -> Result<Tally> {
+    let counters: Collection<Document> = database.collection("counters");
+    let keys =
+        (0..args.keys).map(|n| doc! { "_id": key(n), "max": MAX, "used": 0_i64, "held": 0_i64 });
+    counters.insert_many(keys).await.context("the baseline's counters were not made")?;
+    // A collection that is made inside a transaction would be locked for all.
+    database.create_collection("reservations").await?;
+    let mut callers = Vec::new();
+    for n in 0..u32::from(args.callers) {
+        callers.push(TransactionCaller {
+            session: client.start_session().await?,
+            counters: counters.clone(),
+            reservations: database.collection("reservations"),
+            key: key(n % args.keys),
+        });
+    }
+    Ok(load::measure(callers, args.length()).await.0)
+}
+
+fn key(n: u32) -> String {
+    format!("key-{n}")
+}
+
+/// A worker of a backend that counts for itself.
+struct TransactionCaller {
+    session: ClientSession,
+    counters: Collection<Document>,
+    reservations: Collection<Document>,
+    key: String,
+}
+
+impl Caller for TransactionCaller {
+    async fn step(&mut self) -> Result<Step, String> {
+        let id = uuid::Uuid::now_v7().to_string();
+        let started = Instant::now();
+        self.reserve(&id).await.map_err(|error| error.to_string())?;
+        let reserve = started.elapsed();
+        self.commit(&id).await.map_err(|error| error.to_string())?;
+        Ok(Step::Pair { reserve, commit: started.elapsed() - reserve })
+    }
+}
+
+impl TransactionCaller {
+    async fn reserve(&mut self, id: &str) -> MongoResult<()> {
+        // Owned, since a callback that borrows cannot be run on other threads.
+        let (counters, reservations) = (self.counters.clone(), self.reservations.clone());
+        let key = self.key.as_str();
+        let until = bson::DateTime::now().saturating_add_duration(Duration::from_secs(60));
+        let room = doc! {
+            "_id": key,
+            "$expr": { "$lte": [{ "$add": ["$used", "$held", 1_i64] }, "$max"] },
+        };
+        let held = doc! { "$inc": { "held": 1_i64 } };
+        let reservation = doc! {
+            "_id": id, "key": key, "state": "HELD", "amount": 1_i64, "expire_time": until,
+        };
+        self.session
+            .start_transaction()
+            .and_run2(async move |session| {
+                let counted =
+                    counters.update_one(room.clone(), held.clone()).session(&mut *session).await?;
+                if counted.modified_count == 0 {
+                    return Err(Error::custom("no room"));
+                }
+                reservations.insert_one(&reservation).session(session).await?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn commit(&mut self, id: &str) -> MongoResult<()> {
+        let (counters, reservations) = (self.counters.clone(), self.reservations.clone());
+        let key = self.key.as_str();
+        let held = doc! { "_id": id, "state": "HELD" };
+        let committed = doc! { "$set": { "state": "COMMITTED" } };
+        let counter = doc! { "_id": key };
+        let used = doc! { "$inc": { "held": -1_i64, "used": 1_i64 } };
+        self.session
+            .start_transaction()
+            .and_run2(async move |session| {
+                let settled = reservations
+                    .update_one(held.clone(), committed.clone())
+                    .session(&mut *session)
+                    .await?;
+                if settled.modified_count == 0 {
+                    return Err(Error::custom("not held"));
+                }
+                counters.update_one(counter.clone(), used.clone()).session(session).await?;
+                Ok(())
+            })
+            .await
+    }
+}

@@ -1,0 +1,176 @@
+//! What was measured, for people and for programs.
+
+use comfy_table::Cell;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::Args;
+use super::load::Tally;
+use crate::cli::output::{Failure, Output, Stream, table};
+
+/// A whole run.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    callers: u16,
+    keys: u32,
+    seconds: u16,
+    quotad: Option<Measured>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replays: Option<Replays>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    baseline: Option<Measured>,
+    /// Pairs a second of quotad over those of the baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio: Option<f64>,
+}
+
+/// One measurement.
+#[derive(Debug, Serialize)]
+struct Measured {
+    pairs: u64,
+    pairs_per_second: f64,
+    errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_error: Option<String>,
+    reserve_ms: Latency,
+    commit_ms: Latency,
+}
+
+/// The measurement with replays.
+#[derive(Debug, Serialize)]
+struct Replays {
+    percent: u8,
+    replays: u64,
+    replay_ms: Latency,
+    /// Pairs a second of this measurement over those of the one without.
+    kept: f64,
+    #[serde(flatten)]
+    measured: Measured,
+}
+
+/// Milliseconds.
+#[derive(Debug, Serialize)]
+struct Latency {
+    p50: f64,
+    p95: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Report {
+    pub fn new(args: &Args) -> Self {
+        let &Args { callers, keys, seconds, .. } = args;
+        Self { callers, keys, seconds, quotad: None, replays: None, baseline: None, ratio: None }
+    }
+
+    pub fn quotad(&mut self, tally: &Tally) {
+        self.quotad = Some(Measured::of(tally));
+    }
+
+    pub fn with_replays(&mut self, percent: u8, tally: &Tally) {
+        let measured = Measured::of(tally);
+        let kept = over(measured.pairs_per_second, self.quotad.as_ref()).unwrap_or_default();
+        let replay_ms = Latency::of(&tally.replay);
+        self.replays = Some(Replays { percent, replays: tally.replays, replay_ms, kept, measured });
+    }
+
+    pub fn baseline(&mut self, tally: &Tally) {
+        let measured = Measured::of(tally);
+        let quotad = self.quotad.as_ref().map(|quotad| quotad.pairs_per_second);
+        self.ratio = quotad.and_then(|quotad| over(quotad, Some(&measured)));
+        self.baseline = Some(measured);
+    }
+
+    /// Whether something was measured, and nothing failed. What fails on the
+    /// baseline's side is a part of what it is measured for.
+    pub fn is_sound(&self) -> bool {
+        let mut measured = self.quotad.iter().chain(self.replays.iter().map(|r| &r.measured));
+        measured.all(|measured| measured.pairs > 0 && measured.errors == 0)
+    }
+
+    /// # Errors
+    ///
+    /// stdout does not take it.
+    pub fn print(&self, out: Output) -> Result<(), Failure> {
+        if out.json {
+            let value = serde_json::to_value(self).map_err(|e| Failure::Other(e.into()))?;
+            return out.value(&value);
+        }
+        out.line(&format!(
+            "{} callers, {} keys, {} s each; latencies in ms (p50 / p95 / p99)",
+            self.callers, self.keys, self.seconds
+        ))?;
+        let header = ["LOAD", "PAIRS/S", "RESERVE", "COMMIT", "ERRORS"];
+        let mut table = table(Stream::Stdout, header, 1);
+        let mut row = |name: &str, measured: &Measured| {
+            table.add_row([
+                Cell::new(name),
+                Cell::new(format!("{:.0}", measured.pairs_per_second)),
+                Cell::new(measured.reserve_ms.brief()),
+                Cell::new(measured.commit_ms.brief()),
+                Cell::new(measured.errors),
+            ]);
+        };
+        if let Some(quotad) = &self.quotad {
+            row("quotad", quotad);
+        }
+        if let Some(replays) = &self.replays {
+            row(&format!("quotad with {} % replays", replays.percent), &replays.measured);
+        }
+        if let Some(baseline) = &self.baseline {
+            row("one transaction per request", baseline);
+        }
+        out.table(&table)?;
+        self.print_rest(out)
+    }
+
+    fn print_rest(&self, out: Output) -> Result<(), Failure> {
+        if let Some(Replays { kept, replays, replay_ms, .. }) = &self.replays {
+            let (kept, brief) = (kept * 100.0, replay_ms.brief());
+            out.line(&format!(
+                "with {replays} replays ({brief}), {kept:.0} % of the pairs were kept"
+            ))?;
+        }
+        if let Some(ratio) = self.ratio {
+            out.line(&format!("quotad makes {ratio:.1} times the pairs of the baseline"))?;
+        } else if self.baseline.is_some() {
+            out.line("the baseline finished no pair at all")?;
+        }
+        let all = [&self.quotad, &self.baseline].into_iter().flatten();
+        for measured in all.chain(self.replays.iter().map(|replays| &replays.measured)) {
+            if let Some(error) = &measured.first_error {
+                out.line(&format!("{} rounds failed, such as: {error}", measured.errors))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn over(pairs_per_second: f64, other: Option<&Measured>) -> Option<f64> {
+    let other = other.filter(|other| other.pairs > 0)?;
+    Some(pairs_per_second / other.pairs_per_second)
+}
+
+impl Measured {
+    fn of(tally: &Tally) -> Self {
+        Self {
+            pairs: tally.pairs,
+            pairs_per_second: tally.pairs_per_second(),
+            errors: tally.errors,
+            first_error: tally.example.clone(),
+            reserve_ms: Latency::of(&tally.reserve),
+            commit_ms: Latency::of(&tally.commit),
+        }
+    }
+}
+
+impl Latency {
+    fn of(micros: &Histogram<u64>) -> Self {
+        let at = |quantile| micros.value_at_quantile(quantile) as f64 / 1000.0;
+        Self { p50: at(0.5), p95: at(0.95), p99: at(0.99), max: at(1.0) }
+    }
+
+    fn brief(&self) -> String {
+        format!("{:.1} / {:.1} / {:.1}", self.p50, self.p95, self.p99)
+    }
+}
