@@ -19,3 +19,7 @@ mod settlement;
 mod contention;
 #[path = "cases/names.rs"]
 mod names;
+#[path = "cases/expiry.rs"]
+mod expiry;
+#[path = "cases/windows.rs"]
+mod windows;

@@ -101,9 +101,11 @@ impl Draft {
         let mut detail = BadRequest::default();
         let room = self.room();
         for violation in violations {
+            // A path may hold a name that is itself too long: it is shortened,
+            // so that at least the first violation always fits.
             detail.field_violations.push(FieldViolation {
-                field: violation.field.clone(),
-                description: violation.message.clone(),
+                field: shorten(&violation.field),
+                description: shorten(&violation.message),
                 ..FieldViolation::default()
             });
             if detail.encoded_len() > room {
@@ -123,7 +125,12 @@ impl Draft {
         let mut detail = v1::Refusal { limits: Vec::new(), total };
         let mut failure = QuotaFailure::default();
         for limit in limits {
-            detail.limits.push(answer::limit(limit));
+            let mut status = answer::limit(limit);
+            if status.encoded_len() > room / 2 {
+                // Sixteen long values: the limit is named even so.
+                status.key.clear();
+            }
+            detail.limits.push(status);
             failure.violations.push(quota_failure::Violation {
                 subject: format!("limit:{}", limit.counter.limit),
                 description: refusal::describe(limit),
