@@ -23,3 +23,9 @@ mod names;
 mod expiry;
 #[path = "cases/windows.rs"]
 mod windows;
+#[path = "cases/changes.rs"]
+mod changes;
+#[path = "cases/restart.rs"]
+mod restart;
+#[path = "cases/slots.rs"]
+mod slots;

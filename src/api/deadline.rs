@@ -1,6 +1,8 @@
 //! The caller's deadline, as told by the `grpc-timeout` header.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use tonic::metadata::MetadataMap;
 
@@ -39,7 +41,7 @@ async fn by<T>(
     late: Error,
 ) -> Result<T, Error> {
     let deadline = deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
-    tokio::time::timeout_at(deadline.into(), call).await.unwrap_or(Err(late))
+    tokio::time::timeout_at(deadline, call).await.unwrap_or(Err(late))
 }
 
 /// At most eight digits and a unit, by the gRPC protocol.

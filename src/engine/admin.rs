@@ -1,7 +1,7 @@
 //! Changes of policies and subjects. Rare, so each is a write of its own,
 //! guarded like all others and tried again when another was first.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::{Engine, Error};
 use crate::domain::event::{Event, EventKind};
@@ -53,7 +53,8 @@ impl Engine {
     ) -> Result<PolicyApplied, Error> {
         let faults = check::faults(&spec);
         if !faults.is_empty() {
-            let below = |fault: Violation| Violation::new(format!("policy.{}", fault.field), fault.message);
+            let below =
+                |fault: Violation| Violation::new(format!("policy.{}", fault.field), fault.message);
             return Err(Refusal::InvalidFields(faults.into_iter().map(below).collect()).into());
         }
         for _ in 0..ATTEMPTS {

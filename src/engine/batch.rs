@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use tracing::{debug, warn};
 
@@ -81,11 +83,16 @@ impl Batcher {
                     batch
                 }
                 Attempt::Failed(batch, message) => return give_up(batch, &message),
-                Attempt::Damaged(batch, error) => return Box::pin(self.isolate(batch, error)).await,
+                Attempt::Damaged(batch, error) => {
+                    return Box::pin(self.isolate(batch, error)).await;
+                }
             };
             afresh = true;
             if attempt > 1 {
-                tokio::time::sleep(Duration::from_millis(1 + fastrand::u64(0..4 * u64::from(attempt)))).await;
+                tokio::time::sleep(Duration::from_millis(
+                    1 + fastrand::u64(0..4 * u64::from(attempt)),
+                ))
+                .await;
             }
         }
         self.put_back(batch);
@@ -152,7 +159,8 @@ impl Batcher {
             let reservations = reserved(batch).cloned().collect();
             let keys = Keys { reservations, ..Keys::default() };
             working.bring_in(keys, false, &mut sources).await?;
-            self.wary = if working.found(reserved(batch)) { WARY } else { self.wary.saturating_sub(1) };
+            self.wary =
+                if working.found(reserved(batch)) { WARY } else { self.wary.saturating_sub(1) };
         } else {
             // An id that this process has used is a replay: read what became
             // of it before the unique index has to object.

@@ -52,8 +52,7 @@ impl Cache {
         for change in changes.reservations {
             let key = change.value.key.clone();
             let open = change.value.settled == Settled::Open;
-            let kept =
-                open.then(|| Versioned { version: change.version, value: change.value });
+            let kept = open.then(|| Versioned { version: change.version, value: change.value });
             self.reservations.put(key, kept);
         }
     }

@@ -17,7 +17,9 @@ mod ticket;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -138,7 +140,7 @@ impl Engine {
         let abandoned = ticket.cancel_on_drop();
         let latest = Instant::now() + self.settings.patience;
         let until = deadline.map_or(latest, |deadline| deadline.min(latest));
-        match tokio::time::timeout_at(until.into(), receiver).await {
+        match tokio::time::timeout_at(until, receiver).await {
             Ok(Ok(answer)) => answer,
             // Late, or the batch loop is gone: what is known is on the ticket.
             Ok(Err(_)) | Err(_) if abandoned.cancel() => {
@@ -179,7 +181,9 @@ impl From<crate::store::StoreError> for Error {
     fn from(error: crate::store::StoreError) -> Self {
         match error {
             crate::store::StoreError::Unavailable(message) => Self::Unavailable(message),
-            damaged @ crate::store::StoreError::Damaged { .. } => Self::Internal(damaged.to_string()),
+            damaged @ crate::store::StoreError::Damaged { .. } => {
+                Self::Internal(damaged.to_string())
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::cache::Cache;
 use super::catalog::Catalog;

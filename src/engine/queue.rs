@@ -3,7 +3,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use tokio::sync::{Notify, oneshot};
 
@@ -133,7 +135,7 @@ impl Queue {
             match wake {
                 None => arrived.await,
                 Some(at) => {
-                    let _ = tokio::time::timeout_at(at.into(), arrived).await;
+                    let _ = tokio::time::timeout_at(at, arrived).await;
                 }
             }
         }

@@ -12,7 +12,9 @@ use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use async_trait::async_trait;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
@@ -60,7 +62,9 @@ pub enum OpenError {
         message: String,
     },
     /// It is not what was written.
-    #[error("{path} is damaged: {message}; restore it from a backup, or move it away to start anew")]
+    #[error(
+        "{path} is damaged: {message}; restore it from a backup, or move it away to start anew"
+    )]
     Damaged {
         /// The file.
         path: String,
@@ -68,7 +72,9 @@ pub enum OpenError {
         message: String,
     },
     /// It was written by a newer program.
-    #[error("{path} has schema version {found}, this program knows {SCHEMA_VERSION}: run a newer one")]
+    #[error(
+        "{path} has schema version {found}, this program knows {SCHEMA_VERSION}: run a newer one"
+    )]
     Newer {
         /// The file.
         path: String,
@@ -147,8 +153,7 @@ impl EmbeddedStore {
             path: shown.clone(),
             message: error.to_string(),
         };
-        let damaged =
-            |message: String| OpenError::Damaged { path: shown.clone(), message };
+        let damaged = |message: String| OpenError::Damaged { path: shown.clone(), message };
         std::fs::create_dir_all(folder).map_err(|error| io(&error))?;
         let mut database = match Database::create(&path) {
             Ok(database) => database,
@@ -310,7 +315,9 @@ impl File {
         let places: Vec<(String, u64)> = {
             let index = self.index();
             let of_kind = &index.by_kind[kind as usize];
-            keys.iter().filter_map(|key| Some(((*key).to_owned(), of_kind.get(*key)?.number))).collect()
+            keys.iter()
+                .filter_map(|key| Some(((*key).to_owned(), of_kind.get(*key)?.number)))
+                .collect()
         };
         self.read_places(places)
     }
@@ -330,7 +337,10 @@ impl File {
         self.read_places(places)
     }
 
-    fn read_places(&self, places: Vec<(String, u64)>) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+    fn read_places(
+        &self,
+        places: Vec<(String, u64)>,
+    ) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
         if places.is_empty() {
             return Ok(Vec::new());
         }
@@ -341,10 +351,8 @@ impl File {
         for (key, number) in places {
             // One that retention has just removed is as if it never was.
             if let Some(value) = table.get(number).map_err(|error| failed(&error))? {
-                let row = unseal(value.value()).map_err(|message| StoreError::Damaged {
-                    key: key.clone(),
-                    message,
-                })?;
+                let row = unseal(value.value())
+                    .map_err(|message| StoreError::Damaged { key: key.clone(), message })?;
                 rows.push((key, row.1.to_vec()));
             }
         }
@@ -449,9 +457,8 @@ impl Index {
     }
 
     fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {
-        let version = |kind: Kind, key: &str| {
-            self.by_kind[kind as usize].get(key).map(|place| place.version)
-        };
+        let version =
+            |kind: Kind, key: &str| self.by_kind[kind as usize].get(key).map(|place| place.version);
         for change in &changes.reservations {
             change.guard(version(Kind::Reservation, change.value.key.as_str()))?;
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use tokio::time::Instant;
 
 use async_trait::async_trait;
 
@@ -134,7 +134,8 @@ impl Records {
         for change in &changes.subjects {
             change.guard_quietly(version(self.subjects.get(&change.value.key())))?;
         }
-        let bound = changes.resources.iter().any(|binding| self.resources.contains_key(&binding.resource));
+        let bound =
+            changes.resources.iter().any(|binding| self.resources.contains_key(&binding.resource));
         let applied = changes.policies.iter().any(|policy| {
             let revisions = self.policies.get(&policy.spec.namespace);
             revisions.is_some_and(|all| all.contains_key(&policy.revision))

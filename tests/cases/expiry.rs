@@ -124,8 +124,7 @@ async fn b22_the_clock_runs_back(world: &mut World) {
     client.take("ra", 1).ttl(Span::from_secs(10)).send().await.unwrap();
     world.pass(Span::from_secs(20)).await;
     client.take("rb", 1).ttl(Span::from_secs(10)).send().await.unwrap();
-    world.set("2024-05-15T12:30:01Z");
-    world.restart().await;
+    world.begin_at("2024-05-15T12:30:01Z").await;
     let client = world.caller();
     assert_eq!(client.stands("cap").await, (0, 1, 0));
     client.commit("ra").await.refused(Reason::ReservationExpired);
@@ -182,7 +181,7 @@ async fn b17_real_time(world: &mut World) {
             }
         }
     };
-    at_once((0..20).map(round)).await;
+    futures_util::future::join_all((0..20).map(round)).await;
 }
 
 async fn b43_many_holds_of_one_instant(world: &mut World) {

@@ -3,7 +3,7 @@
 use quota_authority::api::Reason;
 use quota_authority::domain::time::Span;
 
-use crate::world::{Client, Denied, Rules, World, cases, limit, text, v1};
+use crate::world::{Client, Denied, Rules, World, cases, instant, limit, text, v1};
 use v1::CalendarUnit::{Day, Hour, Month, Year};
 
 cases! {
@@ -32,7 +32,7 @@ async fn minutes(world: &World, max: i64) -> Client {
 }
 
 async fn b01_a_commit_books_in_the_old_window(world: &mut World) {
-    world.set("2024-05-15T12:00:00Z");
+    world.begin_at("2024-05-15T12:00:00Z").await;
     let client = minutes(world, 5).await;
     client.take("c1", 3).committed().await.unwrap();
     // Held before the end, committed in part after it.
@@ -70,7 +70,7 @@ async fn b01_a_commit_books_in_the_old_window(world: &mut World) {
 }
 
 async fn b01_a_release_gives_back_to_the_old_window(world: &mut World) {
-    world.set("2024-05-15T12:00:59Z");
+    world.begin_at("2024-05-15T12:00:59Z").await;
     let client = minutes(world, 5).await;
     client.take("old", 5).send().await.unwrap();
     world.set("2024-05-15T12:01:01Z");
@@ -109,7 +109,7 @@ async fn b01_a_hold_of_a_window_that_has_closed_in_real_time(world: &mut World) 
 }
 
 async fn b19_fixed_windows(world: &mut World) {
-    world.set("2024-05-15T12:00:59Z");
+    world.begin_at("2024-05-15T12:00:59Z").await;
     let client = minutes(world, 10).await;
     for n in 0..10 {
         client.take(&format!("a {n}"), 1).committed().await.unwrap();
@@ -132,10 +132,10 @@ async fn b19_fixed_windows(world: &mut World) {
 
 /// One call a period, at the instants of `calls`: whether each is admitted, and
 /// the period it was in.
-async fn calendar(world: &World, rule: (v1::CalendarUnit, &str), calls: &[(&str, bool)]) {
+async fn calendar(world: &mut World, rule: (v1::CalendarUnit, &str), calls: &[(&str, bool)]) {
     let (unit, zone) = rule;
+    world.begin_at(calls[0].0).await;
     let client = world.caller().within(&format!("{unit:?} {zone} {}", calls[0].0));
-    world.set(calls[0].0);
     let rule = limit("once", "units").per(&["user"]).max(1).calendar(unit, zone);
     client.apply(Rules::of_units([rule])).await.unwrap();
     for (at, admitted) in calls {
@@ -150,11 +150,11 @@ async fn calendar(world: &World, rule: (v1::CalendarUnit, &str), calls: &[(&str,
 }
 
 /// The period of a calendar at an instant.
-async fn period(world: &World, rule: (v1::CalendarUnit, &str), at: &str) -> (String, String) {
+async fn period(world: &mut World, rule: (v1::CalendarUnit, &str), at: &str) -> (String, String) {
+    world.begin_at(at).await;
     let client = world.caller().within(&format!("{:?} {}", rule.0, rule.1));
     let rule = limit("once", "units").per(&["user"]).max(1).calendar(rule.0, rule.1);
     client.apply(Rules::of_units([rule])).await.unwrap();
-    world.set(at);
     let now = client.usage("units", &[("user", "s")]).await.unwrap();
     let asked = client.usage_at("units", &[("user", "s")], Some(at)).await.unwrap();
     assert_eq!(now[0].window, asked[0].window, "now and at are the same");
@@ -237,13 +237,13 @@ async fn b46_an_hour_that_comes_twice(world: &mut World) {
     assert_eq!(period(world, (Hour, "Asia/Kolkata"), "2024-05-15T13:29:59Z").await, kolkata);
 }
 
-async fn edges(world: &World, rule: crate::world::Rules, name: &str, boundary: &str) {
-    let client = world.caller().within(&format!("{name} {boundary}"));
+async fn edges(world: &mut World, rule: Rules, name: &str, boundary: &str) {
     let at = |offset: i64| {
-        let millis = crate::world::instant(boundary).as_millis() + offset;
+        let millis = instant(boundary).as_millis() + offset;
         jiff::Timestamp::from_millisecond(millis).unwrap().to_string()
     };
-    world.set(&at(-1));
+    world.begin_at(&at(-1)).await;
+    let client = world.caller().within(&format!("{name} {boundary}"));
     client.apply(rule).await.unwrap();
     let last = client.take("before", 1).committed().await.unwrap();
     let before = last.limits[0].window.clone().unwrap();
@@ -281,9 +281,9 @@ async fn b47_weeks_start_where_they_are_told_to(world: &mut World) {
     for (start, sunday, monday) in
         [(v1::Weekday::Monday, false, true), (v1::Weekday::Sunday, true, false)]
     {
+        world.begin_at("2025-03-08T12:00:00Z").await;
         let client = world.caller().within(start.as_str_name());
         let rule = limit("week", "units").per(&["user"]).max(1).week(start);
-        world.set("2025-03-08T12:00:00Z");
         client.apply(Rules::of_units([rule])).await.unwrap();
         client.take("saturday", 1).committed().await.unwrap();
         for (at, resets) in [("2025-03-09T00:00:00Z", sunday), ("2025-03-10T00:00:00Z", monday)] {

@@ -1,7 +1,7 @@
 //! The suite.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use quota_authority::domain::counter::Counter;
 use quota_authority::domain::name::{ReservationKey, ResourceKey, SubjectKey};

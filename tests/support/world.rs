@@ -30,7 +30,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::support;
 
-pub use calls::{Client, Reserve, at_once, dims, standing};
+pub use calls::{Client, Reserve, at_once, dims};
 pub use quota_authority::proto::v1;
 pub use refused::{Denied, Refused};
 pub use rules::{Rules, limit};
@@ -194,9 +194,18 @@ impl World {
         self.servers[0].store.now()
     }
 
-    /// Sets the clock, backwards too.
+    /// Moves the clock on to this time.
     pub fn set(&self, time: &str) {
+        let clock = self.clock.as_ref().expect("a clock to set");
+        assert!(instant(time) >= self.now(), "a server's time never runs back: {time}");
+        clock.set(instant(time));
+    }
+
+    /// Sets the clock, backwards too, and starts the servers afresh: while one
+    /// runs, its time never runs back. Clients from before are of no use then.
+    pub async fn begin_at(&mut self, time: &str) {
         self.clock.as_ref().expect("a clock to set").set(instant(time));
+        self.restart().await;
     }
 
     /// Lets time pass: by moving the clock, or by watching the store's until it

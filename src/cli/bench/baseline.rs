@@ -61,18 +61,18 @@ struct TransactionCaller {
 }
 
 impl Caller for TransactionCaller {
-    async fn step(&mut self) -> Result<Step, String> {
+    async fn step(&mut self, end: Instant) -> Result<Step, String> {
         let id = uuid::Uuid::now_v7().to_string();
         let started = Instant::now();
-        self.reserve(&id).await.map_err(|error| error.to_string())?;
+        self.reserve(&id, end).await.map_err(|error| error.to_string())?;
         let reserve = started.elapsed();
-        self.commit(&id).await.map_err(|error| error.to_string())?;
+        self.commit(&id, end).await.map_err(|error| error.to_string())?;
         Ok(Step::Pair { reserve, commit: started.elapsed() - reserve })
     }
 }
 
 impl TransactionCaller {
-    async fn reserve(&mut self, id: &str) -> MongoResult<()> {
+    async fn reserve(&mut self, id: &str, end: Instant) -> MongoResult<()> {
         // Owned, since a callback that borrows cannot be run on other threads.
         let (counters, reservations) = (self.counters.clone(), self.reservations.clone());
         let key = self.key.as_str();
@@ -88,6 +88,7 @@ impl TransactionCaller {
         self.session
             .start_transaction()
             .and_run2(async move |session| {
+                in_time(end)?;
                 let counted =
                     counters.update_one(room.clone(), held.clone()).session(&mut *session).await?;
                 if counted.modified_count == 0 {
@@ -99,7 +100,7 @@ impl TransactionCaller {
             .await
     }
 
-    async fn commit(&mut self, id: &str) -> MongoResult<()> {
+    async fn commit(&mut self, id: &str, end: Instant) -> MongoResult<()> {
         let (counters, reservations) = (self.counters.clone(), self.reservations.clone());
         let key = self.key.as_str();
         let held = doc! { "_id": id, "state": "HELD" };
@@ -109,6 +110,7 @@ impl TransactionCaller {
         self.session
             .start_transaction()
             .and_run2(async move |session| {
+                in_time(end)?;
                 let settled = reservations
                     .update_one(held.clone(), committed.clone())
                     .session(&mut *session)
@@ -121,4 +123,9 @@ impl TransactionCaller {
             })
             .await
     }
+}
+
+/// Ends the driver's retries, which would go on for two minutes.
+fn in_time(end: Instant) -> MongoResult<()> {
+    if Instant::now() < end { Ok(()) } else { Err(Error::custom("the time is over")) }
 }

@@ -67,7 +67,7 @@ impl GrpcCaller {
 }
 
 impl Caller for GrpcCaller {
-    async fn step(&mut self) -> Result<Step, String> {
+    async fn step(&mut self, _end: Instant) -> Result<Step, String> {
         let started = Instant::now();
         if fastrand::u8(0..100) < self.replay_percent && !self.done.is_empty() {
             let id = &self.done[fastrand::usize(..self.done.len())];

@@ -1,10 +1,10 @@
 //! Callers at work, and what they took.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
 
 /// The warm-up is the measured time over this.
 const WARM_UP: u32 = 5;
@@ -13,8 +13,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Somebody who does the same over and over, one after the other.
 pub(super) trait Caller: Send + 'static {
-    /// One more round.
-    fn step(&mut self) -> impl Future<Output = Result<Step, String>> + Send;
+    /// One more round. What it begins, it ends in good order, but it need not
+    /// try again once `end` has passed.
+    fn step(&mut self, end: Instant) -> impl Future<Output = Result<Step, String>> + Send;
 }
 
 /// What one round was.
@@ -98,10 +99,10 @@ impl Tally {
     }
 }
 
-/// Grows as needed, three significant digits.
-#[allow(clippy::unwrap_used, reason = "three digits are within its bounds of 0 to 5")]
+/// Up to an hour, three significant digits.
+#[allow(clippy::unwrap_used, reason = "these bounds are sound, and nothing else can fail")]
 fn histogram() -> Histogram<u64> {
-    Histogram::new(3).unwrap()
+    Histogram::new_with_max(3_600_000_000, 3).unwrap()
 }
 
 fn micros(took: Duration) -> u64 {
@@ -117,11 +118,12 @@ pub(super) async fn measure<C: Caller>(callers: Vec<C>, length: Duration) -> (Ta
     for mut caller in callers {
         tasks.spawn(async move {
             let mut tally = Tally::new(length);
-            // A round that is under way at the end is given up: with one
-            // transaction per request it could go on for minutes.
-            while let Ok(step) = timeout_at(end, caller.step()).await {
+            // A round that is under way at the end is not counted, but awaited:
+            // cut off, it would leave a hold or an open transaction behind.
+            while Instant::now() < end {
+                let step = caller.step(end).await;
                 let failed = step.is_err();
-                if Instant::now() >= start {
+                if (start..end).contains(&Instant::now()) {
                     tally.add(step);
                 }
                 if failed {

@@ -7,7 +7,9 @@
 //! one whose heart has stopped.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt as _;

@@ -1,6 +1,8 @@
 //! Writing a change set: one transaction, every write under its guard.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use bson::raw::RawArrayBuf;
 use bson::{Document, RawDocumentBuf, cstr};
@@ -190,7 +192,9 @@ impl Transaction<'_> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(committed) = timeout(left, self.session.commit_transaction()).await else {
-                return Err(WriteError::Unknown(format!("no answer to a commit within {COMMIT:?}")));
+                return Err(WriteError::Unknown(format!(
+                    "no answer to a commit within {COMMIT:?}"
+                )));
             };
             match committed {
                 Ok(()) => return Ok(()),
@@ -225,10 +229,14 @@ impl Command {
 
     /// Checks that every statement found what its guard expects.
     fn check(&self, reply: &Document) -> Result<(), WriteError> {
-        if let Ok([bson::Bson::Document(error), ..]) = reply.get_array("writeErrors").map(Vec::as_slice) {
+        if let Ok([bson::Bson::Document(error), ..]) =
+            reply.get_array("writeErrors").map(Vec::as_slice)
+        {
             return Err(match error.get_i32("code") {
                 Ok(DUPLICATE_KEY) => self.duplicate.clone(),
-                _ => WriteError::Failed(error.get_str("errmsg").unwrap_or("write error").to_owned()),
+                _ => {
+                    WriteError::Failed(error.get_str("errmsg").unwrap_or("write error").to_owned())
+                }
             });
         }
         let written = reply.get_i32("n").ok().and_then(|n| usize::try_from(n).ok());
@@ -237,5 +245,6 @@ impl Command {
 }
 
 fn encode<D: Serialize>(document: &D) -> Result<RawDocumentBuf, WriteError> {
-    bson::serialize_to_raw_document_buf(document).map_err(|error| WriteError::Failed(error.to_string()))
+    bson::serialize_to_raw_document_buf(document)
+        .map_err(|error| WriteError::Failed(error.to_string()))
 }

@@ -317,7 +317,7 @@ pub async fn at_once<T: Send + 'static>(
 }
 
 /// Used, held and available of one of these limits.
-pub fn standing(limits: &[v1::LimitStatus], limit: &str) -> (i64, i64, i64) {
+fn standing(limits: &[v1::LimitStatus], limit: &str) -> (i64, i64, i64) {
     let found: Vec<_> = limits.iter().filter(|status| status.limit == limit).collect();
     let [status] = found.as_slice() else { panic!("limit {limit} once in {limits:?}") };
     (status.used, status.held, status.available.expect("a limit with a max"))

@@ -1,0 +1,334 @@
+//! Several engines over one store that misbehaves by seed: conflicts, definite
+//! failures, outcomes unknown in both directions, engines that crash; callers
+//! who retry as the contract tells them to. Nothing is applied twice, nothing
+//! acknowledged is lost, nobody is over-admitted.
+//!
+//! A failing seed replays with `QUOTAD_SEED=n cargo test --test faults`;
+//! `QUOTAD_SEEDS=n` runs more of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quota_authority::domain::decide::{Answer, Command, Commit, FindBy, Release, Reserve};
+use quota_authority::domain::invariants;
+use quota_authority::domain::name::ReservationKey;
+use quota_authority::domain::policy::{
+    Bound, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec,
+};
+use quota_authority::domain::refusal::Refusal;
+use quota_authority::domain::reservation::{ItemRequest, Request, Reservation, ReservationState};
+use quota_authority::domain::time::{Span, Time};
+use quota_authority::engine::{Engine, Error, Settings};
+use quota_authority::store::clock::{Clock, ManualClock};
+use quota_authority::store::faulty::{Fault, FaultyStore};
+use quota_authority::store::memory::MemoryStore;
+use quota_authority::store::{SharedStore, Store as _};
+use tokio::task::JoinHandle;
+
+const NAMESPACE: &str = "n";
+const ENGINES: usize = 3;
+const ACTORS: usize = 24;
+const CALLS_EACH: usize = 6;
+
+fn limit(name: &str, per: &[&str], window: WindowSpec, max: i64) -> LimitSpec {
+    LimitSpec {
+        name: name.to_owned(),
+        metric: "m".to_owned(),
+        conditions: BTreeMap::new(),
+        per: per.iter().map(|name| (*name).to_owned()).collect(),
+        optional: false,
+        plan_of: None,
+        window,
+        max: MaxSpec::Same(Bound::AtMost(max)),
+        mode: Mode::Enforced,
+    }
+}
+
+fn policy() -> PolicySpec {
+    let requires = vec!["user".to_owned()];
+    PolicySpec {
+        namespace: NAMESPACE.to_owned(),
+        metrics: BTreeMap::from([("m".to_owned(), MetricSpec { requires })]),
+        limits: vec![
+            limit("all", &[], WindowSpec::Lifetime, 40),
+            limit("each", &["user"], WindowSpec::Lifetime, 15),
+            limit("minute", &["user"], WindowSpec::Fixed(Span::from_secs(60)), 12),
+        ],
+        ..PolicySpec::default()
+    }
+}
+
+/// Engines over one store, each of which may crash and start again.
+struct Cluster {
+    store: SharedStore,
+    engines: Vec<Mutex<(Arc<Engine>, JoinHandle<()>)>>,
+}
+
+impl Cluster {
+    fn over(store: SharedStore) -> Self {
+        let start = |_| Mutex::new(Engine::start(Arc::clone(&store), Settings::default()));
+        Self { engines: (0..ENGINES).map(start).collect(), store }
+    }
+
+    fn engine(&self, n: usize) -> Arc<Engine> {
+        Arc::clone(&self.engines[n % ENGINES].lock().unwrap().0)
+    }
+
+    /// Ends an engine in the middle of whatever it does.
+    fn crash(&self, n: usize) {
+        let mut engine = self.engines[n % ENGINES].lock().unwrap();
+        engine.1.abort();
+        *engine = Engine::start(Arc::clone(&self.store), Settings::default());
+    }
+
+    /// Sends a command until it has an answer or a refusal, each time to
+    /// another engine.
+    async fn send(&self, command: &Command, first: usize) -> Result<Answer, Refusal> {
+        for attempt in first..first + 1000 {
+            match self.engine(attempt).submit(command.clone(), None).await {
+                Ok(answer) => return Ok(answer),
+                Err(Error::Refused(refusal)) => return Err(refusal),
+                Err(Error::Unavailable(_) | Error::OutcomeUnknown | Error::Overloaded) => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(Error::Internal(message)) => panic!("{message}"),
+            }
+        }
+        panic!("no answer to {command:?}");
+    }
+}
+
+/// What a caller was told, and therefore must hold for ever.
+struct Told {
+    key: ReservationKey,
+    outcome: Outcome,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Refused,
+    Held,
+    Committed(Vec<i64>),
+    Released,
+    /// It had expired before it could be settled.
+    Lapsed,
+}
+
+async fn actor(
+    cluster: Arc<Cluster>,
+    mut chance: fastrand::Rng,
+    n: usize,
+    clock: ManualClock,
+) -> Vec<Told> {
+    let mut told = Vec::new();
+    for call in 0..CALLS_EACH {
+        let key = ReservationKey::new(NAMESPACE, &format!("{n}-{call}"));
+        let reserve = Command::Reserve(Reserve {
+            key: key.clone(),
+            request: Request {
+                items: vec![ItemRequest {
+                    metric: "m".to_owned(),
+                    amount: chance.i64(1..4),
+                    dimensions: BTreeMap::from([(
+                        "user".to_owned(),
+                        format!("u{}", chance.u8(0..3)),
+                    )]),
+                }],
+                ttl: Span::from_secs(chance.i64(1..40)),
+                commit: chance.u8(0..8) == 0,
+                resources: vec![],
+                labels: BTreeMap::new(),
+            },
+            principal: "test".to_owned(),
+        });
+        let outcome = match cluster.send(&reserve, chance.usize(0..ENGINES)).await {
+            Err(Refusal::QuotaExceeded { .. }) => Outcome::Refused,
+            // Its hold ran out while the answer to it was being looked for.
+            Err(Refusal::ReservationExpired { .. }) => Outcome::Lapsed,
+            Err(other) => panic!("{other:?}"),
+            Ok(answer) => settle(&cluster, &mut chance, &answer).await,
+        };
+        told.push(Told { key, outcome });
+        match chance.u8(0..20) {
+            0..3 => cluster.crash(chance.usize(0..ENGINES)),
+            3..6 => clock.advance(Span::from_millis(chance.i64(0..20_000))),
+            _ => {}
+        }
+    }
+    told
+}
+
+async fn settle(cluster: &Cluster, chance: &mut fastrand::Rng, answer: &Answer) -> Outcome {
+    let key = answer.reservation.key.clone();
+    let reserved = answer.reservation.reserved();
+    if let Some(amounts) = answer.reservation.committed() {
+        return Outcome::Committed(amounts.to_vec());
+    }
+    let principal = "test".to_owned();
+    let command = match chance.u8(0..4) {
+        0 => return Outcome::Held,
+        1 => Command::Release(Release {
+            key,
+            reason: String::new(),
+            allow_missing: false,
+            principal,
+        }),
+        _ => {
+            let amounts = vec![chance.i64(1..=reserved[0])];
+            Command::Commit(Commit { key, amounts, resources: vec![], principal })
+        }
+    };
+    // The other settlement at the same time: one of them wins, and only one.
+    match cluster.send(&command, chance.usize(0..ENGINES)).await {
+        Ok(settled) => match settled.reservation.committed() {
+            Some(amounts) => Outcome::Committed(amounts.to_vec()),
+            None => Outcome::Released,
+        },
+        Err(Refusal::ReservationExpired { .. }) => Outcome::Lapsed,
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+async fn run(seed: u64) {
+    let mut chance = fastrand::Rng::with_seed(seed);
+    let clock = ManualClock::at(Time::from_millis(1_700_000_000_000).unwrap());
+    let memory: SharedStore = Arc::new(MemoryStore::new(Clock::Manual(clock.clone())));
+    let faulty = FaultyStore::new(Arc::clone(&memory), seed, chance.u32(0..60));
+    let cluster = Arc::new(Cluster::over(faulty.clone()));
+    let apply = async {
+        while cluster.engine(0).apply_policy(policy(), 0, false, "test").await.is_err() {}
+    };
+    apply.await;
+    let actors: Vec<_> = (0..ACTORS)
+        .map(|n| tokio::spawn(actor(Arc::clone(&cluster), chance.fork(), n, clock.clone())))
+        .collect();
+    let mut told = Vec::new();
+    for actor in actors {
+        told.extend(actor.await.unwrap_or_else(|panic| panic!("seed {seed}: {panic}")));
+        check(&memory, seed).await;
+    }
+    for Told { key, outcome } in told {
+        let found = FindBy::Id(key.clone());
+        let found = cluster.engine(0).reservation(NAMESPACE, &found).await;
+        let found: Option<(Reservation, Time)> = match found {
+            Ok(found) => Some(found),
+            Err(Error::Refused(Refusal::ReservationNotFound { .. })) => None,
+            Err(other) => panic!("seed {seed}: {other}"),
+        };
+        let state = found.as_ref().map(|(reservation, now)| reservation.state(*now));
+        let holds = match &outcome {
+            Outcome::Refused => state.is_none(),
+            Outcome::Held | Outcome::Lapsed => {
+                matches!(state, Some(ReservationState::Held | ReservationState::Expired))
+            }
+            Outcome::Released => state == Some(ReservationState::Released),
+            Outcome::Committed(amounts) => {
+                found.as_ref().and_then(|(r, _)| r.committed()) == Some(amounts.as_slice())
+            }
+        };
+        assert!(holds, "seed {seed}: {key} was told to be {outcome:?}, and is {state:?}");
+    }
+}
+
+async fn check(store: &SharedStore, seed: u64) {
+    let counters = store.counters_after(None, 10_000).await.unwrap();
+    let reservations = store.reservations_after(None, 10_000).await.unwrap();
+    let breaches = invariants::breaches(&counters, &reservations, store.now());
+    assert!(breaches.is_empty(), "seed {seed}: {breaches:#?}");
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn no_seed_breaks_a_promise() {
+    let seeds = match number("QUOTAD_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("QUOTAD_SEEDS").unwrap_or(150),
+    };
+    for seed in seeds {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(run(seed));
+    }
+}
+
+/// Each kind of fault by itself, at the first write of a Reserve, a Commit and
+/// a Release: the caller's first answer is right and says that it is the first.
+#[tokio::test(start_paused = true)]
+async fn every_fault_by_itself_is_applied_once_and_answered_once() {
+    let kinds = [
+        Fault::Conflict,
+        Fault::Failed,
+        Fault::AppliedUnknown,
+        Fault::LostUnknown,
+        Fault::LateUnknown,
+        Fault::Delay,
+    ];
+    for fault in kinds {
+        let memory: SharedStore = Arc::new(MemoryStore::new(Clock::System));
+        let faulty = FaultyStore::new(Arc::clone(&memory), 0, 0);
+        let cluster = Cluster::over(faulty.clone());
+        cluster.engine(0).apply_policy(policy(), 0, false, "test").await.unwrap();
+        let request = |amount| Request {
+            items: vec![ItemRequest {
+                metric: "m".to_owned(),
+                amount,
+                dimensions: BTreeMap::from([("user".to_owned(), "u".to_owned())]),
+            }],
+            ttl: Span::from_secs(60),
+            commit: false,
+            resources: vec![],
+            labels: BTreeMap::new(),
+        };
+        let key = |id| ReservationKey::new(NAMESPACE, id);
+        let principal = "test".to_owned();
+        let commands = [
+            Command::Reserve(Reserve {
+                key: key("a"),
+                request: request(2),
+                principal: principal.clone(),
+            }),
+            Command::Commit(Commit {
+                key: key("a"),
+                amounts: vec![1],
+                resources: vec![],
+                principal: principal.clone(),
+            }),
+            Command::Reserve(Reserve {
+                key: key("b"),
+                request: request(1),
+                principal: principal.clone(),
+            }),
+            Command::Release(Release {
+                key: key("b"),
+                reason: String::new(),
+                allow_missing: false,
+                principal,
+            }),
+        ];
+        for command in commands {
+            faulty.next([fault]);
+            let answer = cluster.send(&command, 0).await.unwrap();
+            assert!(!answer.replayed, "{fault:?}: {command:?}");
+            let again = cluster.send(&command, 1).await;
+            match (&command, again) {
+                (Command::Reserve(_) | Command::Commit(_) | Command::Release(_), Ok(again)) => {
+                    assert!(again.replayed, "{fault:?}");
+                }
+                (_, Err(refusal)) => panic!("{fault:?}: {refusal:?}"),
+            }
+        }
+        check(&memory, 0).await;
+        let counters = memory.counters_after(None, 10).await.unwrap();
+        assert_eq!(counters.len(), 3);
+        for counter in counters {
+            assert_eq!((counter.used, counter.held(memory.now())), (1, 0), "{fault:?}");
+        }
+    }
+}
