@@ -10,22 +10,23 @@ mod world;
 mod all_or_nothing;
 #[path = "cases/amounts.rs"]
 mod amounts;
-
-#[path = "cases/idempotency.rs"]
-mod idempotency;
-#[path = "cases/settlement.rs"]
-mod settlement;
-#[path = "cases/contention.rs"]
-mod contention;
-#[path = "cases/names.rs"]
-mod names;
-#[path = "cases/expiry.rs"]
-mod expiry;
-#[path = "cases/windows.rs"]
-mod windows;
 #[path = "cases/changes.rs"]
 mod changes;
+#[path = "cases/contention.rs"]
+mod contention;
+#[path = "cases/expiry.rs"]
+mod expiry;
+#[path = "cases/idempotency.rs"]
+mod idempotency;
+#[path = "cases/names.rs"]
+mod names;
 #[path = "cases/restart.rs"]
 mod restart;
+#[path = "cases/settlement.rs"]
+mod settlement;
 #[path = "cases/slots.rs"]
 mod slots;
+#[path = "cases/statuses.rs"]
+mod statuses;
+#[path = "cases/windows.rs"]
+mod windows;

@@ -75,15 +75,11 @@ pub(super) async fn reserve(args: Reserve) -> Result<u8, Failure> {
                 | Code::FailedPrecondition
                 | Code::NotFound
         );
-        let status = Box::new(status);
-        // It may have been admitted all the same.
-        if chosen || refused { Failure::Status(status) } else { Failure::Unsettled { status, id } }
+        // Any other error may hide that it was admitted.
+        if chosen || refused { status.into() } else { Failure::unsettled(status, id) }
     })?;
     let answer = answer.into_inner();
-    if out.json {
-        out.message(&answer)?;
-        return Ok(exit::OK);
-    }
+    out.message(&answer)?;
     settled(out, answer.reservation.as_ref(), &answer.limits, answer.replayed)
 }
 
@@ -117,10 +113,7 @@ pub(super) async fn commit(args: Commit) -> Result<u8, Failure> {
     };
     let server = args.connect.connect().await?;
     let answer = server.quota().commit(server.call(request)).await?.into_inner();
-    if out.json {
-        out.message(&answer)?;
-        return Ok(exit::OK);
-    }
+    out.message(&answer)?;
     settled(out, answer.reservation.as_ref(), &answer.limits, answer.replayed)
 }
 
@@ -153,10 +146,7 @@ pub(super) async fn release(args: Release) -> Result<u8, Failure> {
     };
     let server = args.connect.connect().await?;
     let answer = server.quota().release(server.call(request)).await?.into_inner();
-    if out.json {
-        out.message(&answer)?;
-        return Ok(exit::OK);
-    }
+    out.message(&answer)?;
     settled(out, answer.reservation.as_ref(), &answer.limits, answer.replayed)
 }
 
@@ -181,12 +171,9 @@ pub(super) async fn check(args: Check) -> Result<u8, Failure> {
     };
     let server = args.connect.connect().await?;
     let answer = server.quota().check(server.call(request)).await?.into_inner();
-    if out.json {
-        out.message(&answer)?;
-    } else {
-        out.line(if answer.admitted { "would be admitted" } else { "would be refused" })?;
-        out.table(&limits(&answer.limits))?;
-    }
+    out.message(&answer)?;
+    out.line(if answer.admitted { "would be admitted" } else { "would be refused" })?;
+    out.table(&limits(&answer.limits))?;
     Ok(if answer.admitted { exit::OK } else { exit::REFUSED })
 }
 
@@ -220,9 +207,8 @@ pub(super) async fn usage(args: Usage) -> Result<u8, Failure> {
     };
     let server = args.connect.connect().await?;
     let answer = server.quota().get_usage(server.call(request)).await?.into_inner();
-    if out.json {
-        out.message(&answer)?;
-    } else if answer.limits.is_empty() {
+    out.message(&answer)?;
+    if answer.limits.is_empty() {
         out.line("no limit applies")?;
     } else {
         out.table(&limits(&answer.limits))?;
@@ -238,11 +224,8 @@ fn settled(
     replayed: bool,
 ) -> Result<u8, Failure> {
     if let Some(reservation) = reservation {
-        out.line(&format!(
-            "{}{}",
-            describe(reservation),
-            if replayed { " (replayed)" } else { "" }
-        ))?;
+        let again = if replayed { " (replayed)" } else { "" };
+        out.line(&format!("{}{again}", describe(reservation)))?;
     }
     if !statuses.is_empty() {
         out.table(&limits(statuses))?;

@@ -1,8 +1,10 @@
 //! `quotad demo`: a server, many callers, and what came of it.
 
+mod crowd;
 mod paste;
 mod story;
 
+use std::env;
 use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -91,7 +93,8 @@ async fn play(out: Output, args: &Args, server: &mut Server) -> Result<u8, Failu
     if args.once {
         return Ok(exit::OK);
     }
-    out.line(&paste::calls(server.address))?;
+    let program = env::args().next().unwrap_or_else(|| "quotad".to_owned());
+    out.line(&paste::calls(server.address, &program))?;
     server.ended().await.map_err(Failure::Other)?;
     Ok(exit::OK)
 }

@@ -81,6 +81,9 @@ enum Command {
     #[command(subcommand, after_help = EXIT_CODES)]
     Subject(subject::Command),
     /// Measure reserve+commit pairs a second.
+    ///
+    /// Works in the namespace "bench" under a policy of its own, and leaves its
+    /// reservations there.
     #[command(after_help = EXIT_CODES)]
     Bench(bench::Args),
 }

@@ -49,16 +49,16 @@ impl Output {
         Self { json }
     }
 
-    /// Prints text and a line's end.
+    /// Prints text for people and a line's end; nothing where programs read.
     ///
     /// # Errors
     ///
     /// stdout does not take it.
     pub fn line(self, text: &str) -> Result<(), Failure> {
-        Ok(writeln!(io::stdout().lock(), "{text}")?)
+        if self.json { Ok(()) } else { print(text) }
     }
 
-    /// Prints a table made by [`table`].
+    /// Prints a table made by [`table`], for people too.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Output {
         self.line(&table.trim_fmt())
     }
 
-    /// Prints a message as JSON.
+    /// Prints a message as JSON where programs read; nothing for people.
     ///
     /// # Errors
     ///
@@ -76,14 +76,14 @@ impl Output {
         self.value(&json(M::NAME, &message.encode_to_vec())?)
     }
 
-    /// Prints JSON.
+    /// Prints JSON, for programs too.
     ///
     /// # Errors
     ///
     /// stdout does not take it.
     pub fn value(self, value: &Value) -> Result<(), Failure> {
         // The alternate form is the indented one.
-        self.line(&format!("{value:#}"))
+        if self.json { print(&format!("{value:#}")) } else { Ok(()) }
     }
 
     /// Says what went wrong on stderr; gives the exit code.
@@ -97,6 +97,10 @@ impl Output {
         }
         failure.exit_code()
     }
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    Ok(writeln!(io::stdout().lock(), "{text}")?)
 }
 
 /// Says something on stderr. Where nobody listens, nothing is lost.
@@ -148,7 +152,8 @@ pub(super) fn instant(time: prost_types::Timestamp) -> String {
         .map_or_else(|_| format!("{} s", time.seconds), |time| time.to_string())
 }
 
-/// An encoded message as canonical proto3 JSON. Fields at their default are
+/// An encoded message as canonical proto3 JSON, its keys in alphabetical order,
+/// so that equal answers print alike. Fields at their default are
 /// printed too: a script should not have to know that a missing `admitted`
 /// means false.
 fn json(name: &str, encoded: &[u8]) -> Result<Value, Failure> {

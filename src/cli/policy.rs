@@ -104,10 +104,7 @@ async fn apply(args: Apply, out: Output) -> Result<u8, Failure> {
     };
     let server = args.connect.connect().await?;
     let answer = server.policy().apply_policy(server.call(request)).await?.into_inner();
-    if out.json {
-        out.message(&answer)?;
-        return Ok(exit::OK);
-    }
+    out.message(&answer)?;
     let (namespace, revision) = (quoted(&spec.namespace), answer.revision);
     out.line(&match (answer.changed, args.dry_run) {
         (false, _) => format!("unchanged: {namespace} is at revision {revision} with this content"),

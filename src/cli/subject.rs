@@ -15,42 +15,45 @@ use crate::proto::v1::r#override::Change;
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Change what is given of a subject, and leave the rest as it is.
-    Set(Set),
+    Set(Changes),
     /// Print a subject.
     Show(Show),
 }
 
 /// What was typed after `subject set`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("change").required(true).multiple(true))]
-pub(super) struct Set {
+#[command(
+    group = ArgGroup::new("change").required(true).multiple(true),
+    override_usage = "quotad subject set -n <NAMESPACE> <KIND/ID> <CHANGE>... [OPTIONS]"
+)]
+pub(super) struct Changes {
     #[command(flatten)]
     namespace: Namespace,
     /// The subject, KIND/ID, such as user/42.
     #[arg(value_name = "KIND/ID", value_parser = parse::subject)]
     subject: (String, String),
     /// Its plan; empty means the policy's default plan.
-    #[arg(long, group = "change")]
+    #[arg(long, group = "change", help_heading = "Changes")]
     plan: Option<String>,
     /// Refuse everything that it asks for.
-    #[arg(long, group = "change", conflicts_with = "unfrozen")]
+    #[arg(long, group = "change", help_heading = "Changes", conflicts_with = "unfrozen")]
     frozen: bool,
     /// No longer.
-    #[arg(long, group = "change")]
+    #[arg(long, group = "change", help_heading = "Changes")]
     unfrozen: bool,
     /// Give it another max for a limit, for ever or until an instant; may be
     /// repeated.
-    #[arg(long, group = "change", value_name = "LIMIT=N[@UNTIL]", value_parser = parse::set)]
+    #[arg(long, group = "change", help_heading = "Changes", value_name = "LIMIT=N[@UNTIL]", value_parser = parse::set)]
     set: Vec<v1::Override>,
     /// Add to its max for a limit, or take away by a negative number; may be
     /// repeated.
-    #[arg(long, group = "change", value_name = "LIMIT=N[@UNTIL]", value_parser = parse::add)]
+    #[arg(long, group = "change", help_heading = "Changes", value_name = "LIMIT=N[@UNTIL]", value_parser = parse::add)]
     add: Vec<v1::Override>,
     /// Take back what --set or --add gave for a limit; may be repeated.
-    #[arg(long, group = "change", value_name = "LIMIT")]
+    #[arg(long, group = "change", help_heading = "Changes", value_name = "LIMIT")]
     unset: Vec<String>,
     /// A note kept with it, an empty VALUE removes it; may be repeated.
-    #[arg(long = "label", group = "change", value_name = "KEY=VALUE", value_parser = parse::pair)]
+    #[arg(long = "label", group = "change", help_heading = "Changes", value_name = "KEY=VALUE", value_parser = parse::pair)]
     labels: Vec<(String, String)>,
     #[command(flatten)]
     connect: Connect,
@@ -87,7 +90,7 @@ pub(super) async fn run(command: Command) -> Result<u8, Failure> {
     }
 }
 
-async fn set(args: Set, out: Output) -> Result<u8, Failure> {
+async fn set(args: Changes, out: Output) -> Result<u8, Failure> {
     // A limit has one override: which of the two was meant cannot be told.
     let limits = args.set.iter().chain(&args.add).map(|over| &over.limit).chain(&args.unset);
     parse::distinct("--set, --add and --unset together", limits)?;
@@ -97,10 +100,7 @@ async fn set(args: Set, out: Output) -> Result<u8, Failure> {
         Err(status) if is(&status, Reason::PolicyRevisionMismatch) => put(&server, &args).await,
         done => done,
     }?;
-    if out.json {
-        out.message(&put)?;
-        return Ok(exit::OK);
-    }
+    out.message(&put)?;
     let (kind, id) = &args.subject;
     out.line(&format!("{} {kind}/{id}", if put.changed { "set" } else { "unchanged:" }))?;
     out.table(&describe(&put.subject.unwrap_or_default()))?;
@@ -108,7 +108,7 @@ async fn set(args: Set, out: Output) -> Result<u8, Failure> {
 }
 
 /// Reads the subject, changes it, and puts it if nobody else has meanwhile.
-async fn put(server: &Connection, args: &Set) -> Result<v1::PutSubjectResponse, Status> {
+async fn put(server: &Connection, args: &Changes) -> Result<v1::PutSubjectResponse, Status> {
     let namespace = &args.namespace.namespace;
     let mut subject = match get(server, namespace, &args.subject).await {
         Ok(found) => found.subject.unwrap_or_default(),
@@ -138,7 +138,7 @@ async fn get(
     Ok(server.policy().get_subject(server.call(request)).await?.into_inner())
 }
 
-fn change(subject: &mut v1::Subject, args: &Set) {
+fn change(subject: &mut v1::Subject, args: &Changes) {
     if let Some(plan) = &args.plan {
         subject.plan.clone_from(plan);
     }
@@ -165,11 +165,8 @@ fn change(subject: &mut v1::Subject, args: &Set) {
 async fn show(args: Show, out: Output) -> Result<u8, Failure> {
     let server = args.connect.connect().await?;
     let found = get(&server, &args.namespace.namespace, &args.subject).await?;
-    if out.json {
-        out.message(&found)?;
-    } else {
-        out.table(&describe(&found.subject.unwrap_or_default()))?;
-    }
+    out.message(&found)?;
+    out.table(&describe(&found.subject.unwrap_or_default()))?;
     Ok(exit::OK)
 }
 

@@ -142,7 +142,9 @@ impl Calendar {
     fn first_day(&self, date: Date) -> Option<Date> {
         match self.unit {
             Unit::Hour | Unit::Day => Some(date),
-            Unit::Week(start) => date.checked_sub(i64::from(date.weekday().since(start)).days()).ok(),
+            Unit::Week(start) => {
+                date.checked_sub(i64::from(date.weekday().since(start)).days()).ok()
+            }
             Unit::Month => Some(date.first_of_month()),
             Unit::Year => Some(date.first_of_year()),
         }
@@ -187,4 +189,169 @@ impl Calendar {
 
 fn period(start: i64, end: i64) -> Option<Window> {
     Some(Window::Period { start: Time::from_millis(start)?, end: Time::from_millis(end)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(text: &str) -> Time {
+        let instant: Timestamp = text.parse().unwrap();
+        Time::from_millis(instant.as_millisecond()).unwrap()
+    }
+
+    fn window(unit: Unit, zone: &str, now: &str) -> (String, String) {
+        let rule = WindowRule::Calendar(Calendar::new(unit, time_zone(zone).unwrap()));
+        let window = rule.containing(at(now)).unwrap();
+        (window.start().unwrap().to_string(), window.end().unwrap().to_string())
+    }
+
+    fn span(start: &str, end: &str) -> (String, String) {
+        (start.to_owned(), end.to_owned())
+    }
+
+    fn any_unit() -> impl Strategy<Value = Unit> {
+        prop_oneof![
+            Just(Unit::Hour),
+            Just(Unit::Day),
+            Just(Unit::Month),
+            Just(Unit::Year),
+            (1i8..=7).prop_map(|n| Unit::Week(Weekday::from_monday_one_offset(n).unwrap())),
+        ]
+    }
+
+    /// Zones that are awkward: half hours, changes at and across midnight,
+    /// days that never were, and one with none of that.
+    const ZONES: [&str; 18] = [
+        "UTC",
+        "Europe/Berlin",
+        "America/New_York",
+        "America/St_Johns",
+        "America/Havana",
+        "America/Sao_Paulo",
+        "America/Toronto",
+        "Africa/Cairo",
+        "Asia/Kolkata",
+        "Asia/Kathmandu",
+        "Asia/Tehran",
+        "Asia/Beirut",
+        "Australia/Lord_Howe",
+        "Pacific/Apia",
+        "Pacific/Auckland",
+        "Pacific/Kiritimati",
+        "Africa/Casablanca",
+        "Antarctica/Troll",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #[test]
+        fn every_instant_lies_in_exactly_one_period(
+            unit in any_unit(),
+            zone in proptest::sample::select(&ZONES[..]),
+            // 1970 to 2200.
+            millis in 0i64..7_258_118_400_000,
+        ) {
+            let rule = WindowRule::Calendar(Calendar::new(unit, time_zone(zone).unwrap()));
+            let window = |millis: i64| rule.containing(Time::from_millis(millis).unwrap()).unwrap();
+            let found = window(millis);
+            let start = found.start().unwrap().as_millis();
+            let end = found.end().unwrap().as_millis();
+            prop_assert!(start <= millis && millis < end, "{found:?}");
+            prop_assert_eq!(window(start), found, "the start belongs to it");
+            prop_assert_eq!(window(end - 1), found, "and so does its last instant");
+            prop_assert_eq!(window(end).start().unwrap().as_millis(), end, "the next one begins");
+            prop_assert_eq!(window(start - 1).end().unwrap().as_millis(), start);
+        }
+    }
+
+    /// Every change of an offset since 1970 in those zones, looked at closely.
+    #[test]
+    fn periods_meet_without_gap_or_overlap_around_every_clock_change() {
+        for zone in ZONES {
+            let tz = time_zone(zone).unwrap();
+            let changes: Vec<i64> = tz
+                .following(Timestamp::UNIX_EPOCH)
+                .take_while(|change| change.timestamp().as_second() < 4_102_444_800)
+                .map(|change| change.timestamp().as_millisecond())
+                .collect();
+            for unit in [Unit::Hour, Unit::Day] {
+                let rule = WindowRule::Calendar(Calendar::new(unit, tz.clone()));
+                let window =
+                    |millis: i64| rule.containing(Time::from_millis(millis).unwrap()).unwrap();
+                for change in &changes {
+                    let mut millis = change - 26 * 3_600_000;
+                    while millis < change + 26 * 3_600_000 {
+                        let found = window(millis);
+                        let end = found.end().unwrap().as_millis();
+                        assert!(found.start().unwrap().as_millis() <= millis && millis < end);
+                        assert_eq!(window(end - 1), found, "{zone} {unit:?} {found:?}");
+                        assert_eq!(
+                            window(end).start().unwrap().as_millis(),
+                            end,
+                            "{zone} {unit:?}"
+                        );
+                        millis = end;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn days_of_twenty_five_hours_and_days_with_two_midnights() {
+        assert_eq!(
+            window(Unit::Day, "Europe/Berlin", "2024-10-27T22:30:00Z"),
+            span("2024-10-26T22:00:00Z", "2024-10-27T23:00:00Z")
+        );
+        assert_eq!(
+            window(Unit::Day, "America/Havana", "2023-11-05T05:30:00Z"),
+            span("2023-11-05T04:00:00Z", "2023-11-06T05:00:00Z")
+        );
+        // Clocks went back from 00:01 to 23:01 of the day before.
+        assert_eq!(
+            window(Unit::Day, "America/St_Johns", "2010-11-07T02:40:00Z"),
+            span("2010-11-07T02:30:00Z", "2010-11-08T03:30:00Z")
+        );
+        // No 30 December 2011 in Samoa.
+        assert_eq!(
+            window(Unit::Day, "Pacific/Apia", "2011-12-30T09:59:59Z"),
+            span("2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z")
+        );
+    }
+
+    #[test]
+    fn hours_are_cut_where_clocks_move_by_half_an_hour() {
+        assert_eq!(
+            window(Unit::Hour, "Asia/Kolkata", "2024-08-01T00:00:00Z"),
+            span("2024-07-31T23:30:00Z", "2024-08-01T00:30:00Z")
+        );
+        assert_eq!(
+            window(Unit::Hour, "Australia/Lord_Howe", "2024-04-06T15:10:00Z"),
+            span("2024-04-06T15:00:00Z", "2024-04-06T15:30:00Z")
+        );
+    }
+
+    #[test]
+    fn weeks_start_where_they_are_told_to() {
+        let on = |start| window(Unit::Week(start), "UTC", "2025-03-09T00:00:00Z");
+        assert_eq!(on(Weekday::Monday), span("2025-03-03T00:00:00Z", "2025-03-10T00:00:00Z"));
+        assert_eq!(on(Weekday::Sunday), span("2025-03-09T00:00:00Z", "2025-03-16T00:00:00Z"));
+    }
+
+    #[test]
+    fn fixed_spans_are_aligned_to_the_epoch_on_both_sides_of_it() {
+        let rule = WindowRule::Fixed(Span::from_secs(60));
+        let start = |millis| rule.containing(Time::from_millis(millis).unwrap()).unwrap().start();
+        assert_eq!(start(59_999), Time::from_millis(0));
+        assert_eq!(start(60_000), Time::from_millis(60_000));
+        assert_eq!(start(-1), Time::from_millis(-60_000));
+    }
+
+    #[test]
+    fn the_last_period_of_time_is_none() {
+        let rule = WindowRule::Calendar(Calendar::new(Unit::Year, time_zone("UTC").unwrap()));
+        assert_eq!(rule.containing(Time::MAX), None);
+    }
 }

@@ -27,7 +27,7 @@ async fn b04_contention_on_several_limits(world: &mut World) {
         limit("B", "b").per(&["user"]).max(1_000_000),
     ]);
     let client = world.rules(rules).await;
-    let (workers, calls) = if world.manual() { (50, 100) } else { (50, 12) };
+    let (workers, calls) = (50, world.rounds(100, 12));
     let work = |worker: usize| {
         let client = world.client(worker / 2);
         let order = if worker.is_multiple_of(2) { ["a", "b"] } else { ["b", "a"] };
@@ -55,7 +55,7 @@ async fn b04_items_in_opposite_order_on_one_metric(world: &mut World) {
     world.add_server().await;
     let cap = limit("cap", "units").per(&["user"]).max(1_000_000);
     let client = world.rules(Rules::of_units([cap])).await;
-    let (workers, calls) = if world.manual() { (32, 20) } else { (32, 6) };
+    let (workers, calls) = (32, world.rounds(20, 6));
     let work = |worker: usize| {
         let client = world.client(worker / 2);
         async move {
@@ -85,7 +85,7 @@ async fn b04_items_in_opposite_order_on_one_metric(world: &mut World) {
 async fn b37_first_use(world: &mut World) {
     world.add_server().await;
     let client = world.cap(50).await;
-    let subjects = if world.manual() { 200 } else { 30 };
+    let subjects = world.rounds(200, 30);
     for subject in 0..subjects {
         let user = format!("user {subject}");
         let first = |n: usize| {
@@ -120,7 +120,7 @@ async fn b38_last_slot_race(world: &mut World) {
     world.add_server().await;
     world.add_server().await;
     world.cap(10).await;
-    let rounds = if world.manual() { 50 } else { 10 };
+    let rounds = world.rounds(50, 10);
     for round in 0..rounds {
         let user = format!("user {round}");
         let stop = Arc::new(AtomicBool::new(false));
@@ -153,7 +153,7 @@ async fn b38_last_slot_of_two_limits(world: &mut World) {
         limit("user", "units").per(&["user"]).max(7),
     ]);
     let client = world.rules(rules).await;
-    let rounds = if world.manual() { 20 } else { 6 };
+    let rounds = world.rounds(20, 6);
     for round in 0..rounds {
         let team = format!("team {round}");
         let take = |n: usize| {
@@ -173,7 +173,7 @@ async fn b38_last_slot_of_two_limits(world: &mut World) {
 async fn b38_last_slot_by_weight(world: &mut World) {
     world.add_server().await;
     let client = world.cap(100).await;
-    let rounds = if world.manual() { 20 } else { 6 };
+    let rounds = world.rounds(20, 6);
     for round in 0..rounds {
         let user = format!("user {round}");
         let weight = |n: usize| i64::try_from(n % 13).unwrap() + 1;

@@ -187,7 +187,7 @@ async fn b17_real_time(world: &mut World) {
 async fn b43_many_holds_of_one_instant(world: &mut World) {
     world.add_server().await;
     world.add_server().await;
-    let total: i64 = if world.manual() { 20_000 } else { 2_000 };
+    let total = i64::try_from(world.rounds(20_000, 2_000)).unwrap();
     let client = world.cap(total).await;
     let ttl = Span::from_secs(if world.manual() { 60 } else { 4 });
     let begun = world.now();

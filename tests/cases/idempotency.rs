@@ -59,7 +59,7 @@ async fn b34_one_id_many_callers(world: &mut World) {
 async fn b34_one_id_many_callers_for_the_last_unit(world: &mut World) {
     world.add_server().await;
     let client = world.cap(1).await;
-    let rounds = if world.manual() { 100 } else { 30 };
+    let rounds = world.rounds(100, 30);
     let mut strange = BTreeMap::new();
     for round in 0..rounds {
         let id = format!("k-{round}");
@@ -148,7 +148,7 @@ async fn b35_an_id_with_other_content(world: &mut World) {
 async fn b35_an_id_with_other_content_while_the_first_runs(world: &mut World) {
     world.add_server().await;
     let client = world.rules(two_metrics()).await;
-    let rounds = if world.manual() { 50 } else { 15 };
+    let rounds = world.rounds(50, 15);
     for round in 0..rounds {
         let (id, user) = (format!("k-{round}"), format!("u-{round}"));
         let calls = (0..16).map(|n| {

@@ -82,7 +82,7 @@ async fn b65_two_partial_commits(world: &mut World) {
 async fn b65_two_partial_commits_at_once(world: &mut World) {
     world.add_server().await;
     let client = world.cap(10_000).await;
-    let rounds = if world.manual() { 100 } else { 25 };
+    let rounds = i64::try_from(world.rounds(100, 25)).unwrap();
     for round in 0..rounds {
         let id = format!("r-{round}");
         client.take(&id, 100).send().await.unwrap();
@@ -200,7 +200,7 @@ async fn b67_resources(world: &mut World) {
 
 async fn b68_release(world: &mut World) {
     let client = world.cap(10).await;
-    let rounds = if world.manual() { 500 } else { 100 };
+    let rounds = world.rounds(500, 100);
     for n in 0..rounds {
         let id = format!("once-{n}");
         client.take(&id, 1).send().await.unwrap();

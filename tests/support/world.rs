@@ -189,6 +189,12 @@ impl World {
         self.clock.is_some()
     }
 
+    /// How often: the full number where a write costs next to nothing, less
+    /// where it is a transaction or reaches the disk.
+    pub fn rounds(&self, full: usize, fewer: usize) -> usize {
+        if matches!(self.home, Home::Process(_)) { full } else { fewer }
+    }
+
     /// The store's time.
     pub fn now(&self) -> Time {
         self.servers[0].store.now()

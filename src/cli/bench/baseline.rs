@@ -65,9 +65,9 @@ impl Caller for TransactionCaller {
         let id = uuid::Uuid::now_v7().to_string();
         let started = Instant::now();
         self.reserve(&id, end).await.map_err(|error| error.to_string())?;
-        let reserve = started.elapsed();
+        let reserved = Instant::now();
         self.commit(&id, end).await.map_err(|error| error.to_string())?;
-        Ok(Step::Pair { reserve, commit: started.elapsed() - reserve })
+        Ok(Step::Pair { reserve: reserved - started, commit: reserved.elapsed() })
     }
 }
 
@@ -76,7 +76,7 @@ impl TransactionCaller {
         // Owned, since a callback that borrows cannot be run on other threads.
         let (counters, reservations) = (self.counters.clone(), self.reservations.clone());
         let key = self.key.as_str();
-        let until = bson::DateTime::now().saturating_add_duration(Duration::from_secs(60));
+        let until = bson::DateTime::now().saturating_add_duration(Duration::from_mins(1));
         let room = doc! {
             "_id": key,
             "$expr": { "$lte": [{ "$add": ["$used", "$held", 1_i64] }, "$max"] },

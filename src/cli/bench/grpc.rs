@@ -52,7 +52,7 @@ impl GrpcCaller {
             ..v1::ReserveRequest::default()
         };
         let answer = self.connection.quota().reserve(self.connection.call(request)).await;
-        Ok(answer.map_err(brief)?.into_inner().replayed)
+        Ok(answer.map_err(|status| brief(&status))?.into_inner().replayed)
     }
 
     async fn commit(&self, id: &str) -> Result<(), String> {
@@ -61,7 +61,11 @@ impl GrpcCaller {
             reservation_id: id.to_owned(),
             ..v1::CommitRequest::default()
         };
-        self.connection.quota().commit(self.connection.call(request)).await.map_err(brief)?;
+        self.connection
+            .quota()
+            .commit(self.connection.call(request))
+            .await
+            .map_err(|status| brief(&status))?;
         Ok(())
     }
 }
@@ -71,9 +75,10 @@ impl Caller for GrpcCaller {
         let started = Instant::now();
         if fastrand::u8(0..100) < self.replay_percent && !self.done.is_empty() {
             let id = &self.done[fastrand::usize(..self.done.len())];
-            return match self.reserve(id).await? {
-                true => Ok(Step::Replay(started.elapsed())),
-                false => Err("an id that was sent again was admitted again".to_owned()),
+            return if self.reserve(id).await? {
+                Ok(Step::Replay(started.elapsed()))
+            } else {
+                Err("an id that was sent again was admitted again".to_owned())
             };
         }
         let id = uuid::Uuid::now_v7().to_string();
@@ -86,6 +91,6 @@ impl Caller for GrpcCaller {
     }
 }
 
-fn brief(status: Status) -> String {
-    format!("{}: {}", reason(&status), status.message())
+fn brief(status: &Status) -> String {
+    format!("{}: {}", reason(status), status.message())
 }

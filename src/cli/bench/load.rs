@@ -67,7 +67,7 @@ impl Tally {
 
     /// Pairs a second.
     pub fn pairs_per_second(&self) -> f64 {
-        self.pairs as f64 / self.length.as_secs_f64()
+        f64::from(u32::try_from(self.pairs).unwrap_or(u32::MAX)) / self.length.as_secs_f64()
     }
 
     fn add(&mut self, step: Result<Step, String>) {

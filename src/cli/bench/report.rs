@@ -1,5 +1,7 @@
 //! What was measured, for people and for programs.
 
+use std::time::Duration;
+
 use comfy_table::Cell;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -16,7 +18,7 @@ pub(super) struct Report {
     seconds: u16,
     quotad: Option<Measured>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replays: Option<Replays>,
+    replays: Option<WithReplays>,
     #[serde(skip_serializing_if = "Option::is_none")]
     baseline: Option<Measured>,
     /// Pairs a second of quotad over those of the baseline.
@@ -38,7 +40,7 @@ struct Measured {
 
 /// The measurement with replays.
 #[derive(Debug, Serialize)]
-struct Replays {
+struct WithReplays {
     percent: u8,
     replays: u64,
     replay_ms: Latency,
@@ -71,7 +73,8 @@ impl Report {
         let measured = Measured::of(tally);
         let kept = over(measured.pairs_per_second, self.quotad.as_ref()).unwrap_or_default();
         let replay_ms = Latency::of(&tally.replay);
-        self.replays = Some(Replays { percent, replays: tally.replays, replay_ms, kept, measured });
+        self.replays =
+            Some(WithReplays { percent, replays: tally.replays, replay_ms, kept, measured });
     }
 
     pub fn baseline(&mut self, tally: &Tally) {
@@ -92,10 +95,7 @@ impl Report {
     ///
     /// stdout does not take it.
     pub fn print(&self, out: Output) -> Result<(), Failure> {
-        if out.json {
-            let value = serde_json::to_value(self).map_err(|e| Failure::Other(e.into()))?;
-            return out.value(&value);
-        }
+        out.value(&serde_json::to_value(self).map_err(|e| Failure::Other(e.into()))?)?;
         out.line(&format!(
             "{} callers, {} keys, {} s each; latencies in ms (p50 / p95 / p99)",
             self.callers, self.keys, self.seconds
@@ -125,7 +125,7 @@ impl Report {
     }
 
     fn print_rest(&self, out: Output) -> Result<(), Failure> {
-        if let Some(Replays { kept, replays, replay_ms, .. }) = &self.replays {
+        if let Some(WithReplays { kept, replays, replay_ms, .. }) = &self.replays {
             let (kept, brief) = (kept * 100.0, replay_ms.brief());
             out.line(&format!(
                 "with {replays} replays ({brief}), {kept:.0} % of the pairs were kept"
@@ -166,7 +166,9 @@ impl Measured {
 
 impl Latency {
     fn of(micros: &Histogram<u64>) -> Self {
-        let at = |quantile| micros.value_at_quantile(quantile) as f64 / 1000.0;
+        let at = |quantile| {
+            Duration::from_micros(micros.value_at_quantile(quantile)).as_secs_f64() * 1000.0
+        };
         Self { p50: at(0.5), p95: at(0.95), p99: at(0.99), max: at(1.0) }
     }
 

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 /// Where client commands look by themselves.
 const DEFAULT: &str = "127.0.0.1:50051";
 
-/// A round of calls by grpcurl and by quotad, to the server at `address`.
-pub(super) fn calls(address: SocketAddr) -> String {
+/// A round of calls by grpcurl and by `program`, which is quotad as it was
+/// called here, to the server at `address`.
+pub(super) fn calls(address: SocketAddr, program: &str) -> String {
     let call =
         |rpc: &str, body: &str| format!("grpcurl -plaintext -d '{body}' {address} quota.v1.{rpc}");
     let other = address.to_string() != DEFAULT;
@@ -39,11 +40,11 @@ pub(super) fn calls(address: SocketAddr) -> String {
         ),
         String::new(),
         "# the same by quotad".to_owned(),
-        format!("quotad reserve -n blog posts -d user=7 --id mine-3 --ttl 10m{at}"),
-        format!("quotad commit -n blog mine-3{at}"),
-        format!("quotad usage -n blog posts -d user=7{at}"),
-        format!("quotad check -n blog posts=200 -d user=7{at}"),
-        format!("quotad subject set -n blog user/7 --plan basic{at}"),
+        format!("{program} reserve -n blog posts -d user=7 --id mine-3 --ttl 10m{at}"),
+        format!("{program} commit -n blog mine-3{at}"),
+        format!("{program} usage -n blog posts -d user=7{at}"),
+        format!("{program} check -n blog posts=200 -d user=7{at}"),
+        format!("{program} subject set -n blog user/7 --plan basic{at}"),
         String::new(),
         "Ctrl-C ends it.".to_owned(),
     ];
@@ -56,9 +57,10 @@ mod tests {
 
     #[test]
     fn a_port_of_its_own_is_named_in_every_call() {
-        let own = calls("127.0.0.1:4000".parse().unwrap());
+        let own = calls("127.0.0.1:4000".parse().unwrap(), "target/release/quotad");
         assert_eq!(own.matches(" 127.0.0.1:4000 quota.v1.").count(), 5, "{own}");
+        assert_eq!(own.matches("target/release/quotad ").count(), 5, "{own}");
         assert_eq!(own.matches(" --server 127.0.0.1:4000").count(), 5, "{own}");
-        assert!(!calls(DEFAULT.parse().unwrap()).contains("--server"));
+        assert!(!calls(DEFAULT.parse().unwrap(), "quotad").contains("--server"));
     }
 }

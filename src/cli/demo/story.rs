@@ -1,21 +1,15 @@
 //! The story of a blog, told by what the server answers.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
-use tonic::{Code, Status};
-use tonic_types::StatusExt as _;
-
+use super::crowd::{BLOG, Outcome, PATIENCE, commit, crowd, reserve};
 use crate::api::policy_file;
 use crate::cli::connect::Connection;
 use crate::cli::output::{Failure, Output, Stream, reason, table};
 use crate::proto::v1;
 
 const POLICY: &str = include_str!("../../../deploy/policies/blog.yaml");
-const BLOG: &str = "blog";
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a hold of one second may take to be gone.
 const EXPIRY: Duration = Duration::from_secs(10);
 /// Between two looks at it.
@@ -38,42 +32,9 @@ pub(super) struct Story {
 /// What came of one step.
 struct Row {
     step: &'static str,
-    admitted: u64,
-    refused: u64,
+    admitted: i64,
+    refused: i64,
     why: String,
-}
-
-/// How a number of calls ended.
-#[derive(Default)]
-struct Outcome {
-    admitted: u64,
-    refused: BTreeMap<String, u64>,
-    /// Calls that failed otherwise.
-    failed: Vec<String>,
-    /// One of the refusals, for a reader.
-    example: Option<Status>,
-}
-
-impl Outcome {
-    fn add(&mut self, ended: Result<(), Status>) {
-        match ended {
-            Ok(()) => self.admitted += 1,
-            Err(status) if status.code() == Code::ResourceExhausted => {
-                *self.refused.entry(why(&status)).or_default() += 1;
-                self.example.get_or_insert(status);
-            }
-            Err(status) => self.failed.push(format!("{}: {}", reason(&status), status.message())),
-        }
-    }
-
-    fn refusals(&self) -> u64 {
-        self.refused.values().sum()
-    }
-
-    fn why(&self) -> String {
-        let reasons: Vec<&str> = self.refused.keys().map(String::as_str).collect();
-        if reasons.is_empty() { "-".to_owned() } else { reasons.join(", ") }
-    }
 }
 
 impl Story {
@@ -144,21 +105,21 @@ impl Story {
 
     async fn everybody_at_once(&mut self) -> Result<(), Failure> {
         self.say("100 callers at once each try to publish one post for user 42, on plan free.")?;
-        let outcome = self.crowd(100, "rush").await;
+        let outcome = crowd(&self.server, ANNA, 100, "rush").await;
         self.say_outcome(&outcome)?;
         self.expect("callers admitted for a free user", 3, outcome.admitted);
-        self.expect("callers refused for a free user", 97, outcome.refusals());
+        self.expect("callers refused for a free user", 97, outcome.refused());
         self.row("100 callers at once, plan free", outcome);
-        self.expect_usage(ANNA, 3, 0).await
+        self.expect_settled(ANNA, 3).await
     }
 
     async fn one_more(&mut self) -> Result<(), Failure> {
         self.say("Later user 42 tries a fourth.")?;
-        let outcome = self.crowd(1, "fourth").await;
+        let outcome = crowd(&self.server, ANNA, 1, "fourth").await;
         if let Some(status) = &outcome.example {
             self.tell(&format!("refused ({}): {}", reason(status), status.message()))?;
         }
-        self.expect("fourth posts refused", 1, outcome.refusals());
+        self.expect("fourth posts refused", 1, outcome.refused());
         self.row("a fourth post", outcome);
         Ok(())
     }
@@ -176,12 +137,12 @@ impl Story {
             "The billing system tells of an upgrade to basic; 100 callers try again at once.",
         )?;
         self.put_on("basic").await?;
-        let outcome = self.crowd(100, "upgraded").await;
+        let outcome = crowd(&self.server, ANNA, 100, "upgraded").await;
         self.say_outcome(&outcome)?;
         self.expect("callers admitted after the upgrade", 17, outcome.admitted);
-        self.expect("callers refused after the upgrade", 83, outcome.refusals());
+        self.expect("callers refused after the upgrade", 83, outcome.refused());
         self.row("100 callers at once, upgraded to basic", outcome);
-        self.expect_usage(ANNA, 20, 0).await
+        self.expect_settled(ANNA, 20).await
     }
 
     async fn crash(&mut self) -> Result<(), Failure> {
@@ -207,7 +168,7 @@ impl Story {
         self.tell(&format!("held {now} after {after:.1} s: the hold has expired by itself"))?;
         self.expect("posts held after the hold's time", 0, now);
         self.rows.push(Row::admitted("a hold whose holder crashed, expired"));
-        self.expect_usage(BEN, 0, 0).await
+        self.expect_settled(BEN, 0).await
     }
 
     async fn retry(&mut self) -> Result<(), Failure> {
@@ -227,7 +188,7 @@ impl Story {
         self.tell(&format!("{replays} of 4 answers were replays; used {used}"))?;
         self.expect("replayed answers", 2, replays);
         self.rows.push(Row::admitted("one post, every call sent twice"));
-        self.expect_usage(BEN, 1, 0).await
+        self.expect_settled(BEN, 1).await
     }
 
     async fn release(&mut self) -> Result<(), Failure> {
@@ -247,21 +208,7 @@ impl Story {
         self.tell(&format!("held {held}, then {}; available {available} of 3", now.held))?;
         self.expect("posts held before the release", 1, held);
         self.rows.push(Row::admitted("a hold given back"));
-        self.expect_usage(BEN, 1, 0).await
-    }
-
-    /// So many callers at once, each on a connection of its own.
-    async fn crowd(&self, callers: usize, name: &str) -> Outcome {
-        let mut tasks = JoinSet::new();
-        for n in 1..=callers {
-            let server = self.server.clone();
-            tasks.spawn(publish(server, format!("{name}-{n}")));
-        }
-        let mut outcome = Outcome::default();
-        while let Some(ended) = tasks.join_next().await {
-            outcome.add(ended.unwrap_or_else(|panic| Err(Status::unknown(panic.to_string()))));
-        }
-        outcome
+        self.expect_settled(BEN, 1).await
     }
 
     async fn put_on(&self, plan: &str) -> Result<(), Failure> {
@@ -297,28 +244,29 @@ impl Story {
     }
 
     fn say_outcome(&self, outcome: &Outcome) -> Result<(), Failure> {
-        let refused = outcome.refusals();
+        let refused = outcome.refused();
         self.tell(&format!("{} admitted, {refused} refused", outcome.admitted))
     }
 
     fn row(&mut self, step: &'static str, outcome: Outcome) {
-        let (admitted, refused, why) = (outcome.admitted, outcome.refusals(), outcome.why());
+        let (admitted, refused, why) = (outcome.admitted, outcome.refused(), outcome.why());
         self.rows.push(Row { step, admitted, refused, why });
         self.differs.extend(
             outcome.failed.into_iter().map(|call| format!("{step}: a call failed: {call}")),
         );
     }
 
-    fn expect<T: PartialEq + std::fmt::Display>(&mut self, what: &str, expected: T, actual: T) {
+    fn expect(&mut self, what: &str, expected: i64, actual: i64) {
         if actual != expected {
             self.differs.push(format!("{what}: {actual}, must be {expected}"));
         }
     }
 
-    async fn expect_usage(&mut self, user: &str, used: i64, held: i64) -> Result<(), Failure> {
+    /// So much is used, and nothing is held any more.
+    async fn expect_settled(&mut self, user: &str, used: i64) -> Result<(), Failure> {
         let now = self.usage(user).await?;
         self.expect(&format!("posts used by user {user}"), used, now.used);
-        self.expect(&format!("posts held by user {user}"), held, now.held);
+        self.expect(&format!("posts held by user {user}"), 0, now.held);
         Ok(())
     }
 }
@@ -326,43 +274,5 @@ impl Story {
 impl Row {
     fn admitted(step: &'static str) -> Self {
         Self { step, admitted: 1, refused: 0, why: "-".to_owned() }
-    }
-}
-
-/// The reason, and the limit that it is about.
-fn why(status: &Status) -> String {
-    let info = status.get_details_error_info();
-    let limit = info.and_then(|mut info| info.metadata.remove("limit"));
-    let reason = reason(status);
-    limit.map_or_else(|| reason.clone(), |limit| format!("{reason}: {limit}"))
-}
-
-/// What a backend does to publish a post of user 42.
-async fn publish(server: String, id: String) -> Result<(), Status> {
-    let connection = Connection::open(&server, PATIENCE)
-        .await
-        .map_err(|failure| Status::unavailable(failure.to_text().unwrap_or_default()))?;
-    connection.quota().reserve(connection.call(reserve(ANNA, &id))).await?;
-    // Here the backend creates the post.
-    connection.quota().commit(connection.call(commit(&id))).await?;
-    Ok(())
-}
-
-fn reserve(user: &str, id: &str) -> v1::ReserveRequest {
-    v1::ReserveRequest {
-        namespace: BLOG.to_owned(),
-        reservation_id: id.to_owned(),
-        items: vec![v1::Item { metric: "posts".to_owned(), ..v1::Item::default() }],
-        dimensions: [("user".to_owned(), user.to_owned())].into(),
-        ..v1::ReserveRequest::default()
-    }
-}
-
-fn commit(id: &str) -> v1::CommitRequest {
-    v1::CommitRequest {
-        namespace: BLOG.to_owned(),
-        reservation_id: id.to_owned(),
-        resources: vec![format!("post/{id}")],
-        ..v1::CommitRequest::default()
     }
 }

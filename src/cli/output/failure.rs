@@ -46,8 +46,17 @@ pub(in crate::cli) enum Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self::Status(Box::new(status))
+        Self::Status(Box::new(named(status)))
     }
+}
+
+/// A call ends as cancelled here when its own deadline has passed, since
+/// nobody else cancels it: by its right name.
+fn named(status: Status) -> Status {
+    if status.code() == Code::Cancelled && status.details().is_empty() {
+        return Status::deadline_exceeded("the server did not answer within --timeout");
+    }
+    status
 }
 
 impl From<io::Error> for Failure {
@@ -60,6 +69,12 @@ impl From<io::Error> for Failure {
 }
 
 impl Failure {
+    /// A reserve that may have been admitted although it failed, under an id
+    /// that its caller has not chosen.
+    pub fn unsettled(status: Status, id: String) -> Self {
+        Self::Unsettled { status: Box::new(named(status)), id }
+    }
+
     /// The exit code that says so.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -120,8 +135,7 @@ fn code_of(status: &Status) -> u8 {
         | Code::FailedPrecondition
         | Code::AlreadyExists
         | Code::NotFound => exit::REFUSED,
-        // A call whose own deadline has passed ends as cancelled on this side.
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => exit::UNREACHABLE,
+        Code::Unavailable | Code::DeadlineExceeded => exit::UNREACHABLE,
         _ if broken(status) => exit::UNREACHABLE,
         _ => exit::FAILED,
     }
@@ -159,7 +173,8 @@ fn status_text(status: &Status) -> String {
     });
     if let Some(refusal) = refusal {
         let _ = write!(text, "\n{}", limits::failing(&refusal.limits).trim_fmt());
-        let left_out = i64::from(refusal.total) - refusal.limits.len() as i64;
+        let total = usize::try_from(refusal.total).unwrap_or_default();
+        let left_out = total.saturating_sub(refusal.limits.len());
         if left_out > 0 {
             let _ = write!(text, "\nand {left_out} more");
         }

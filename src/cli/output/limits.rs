@@ -23,12 +23,10 @@ pub(in crate::cli) fn limits(limits: &[v1::LimitStatus]) -> Table {
 /// Limits that had no room, and what was asked of them.
 pub(super) fn failing(limits: &[v1::LimitStatus]) -> Table {
     let [limit, key, window, max, used, held, available] = COLUMNS;
-    let header = [limit, key, window, max, used, held, available, "REQUESTED", "COULD PASS AT"];
+    let header = [limit, key, window, max, used, held, available, "REQUESTED"];
     let mut table = table(Stream::Stderr, header, WORDS);
     for limit in limits {
-        let retry = limit.retry_time.map_or_else(|| "-".to_owned(), instant);
-        let asked = [Cell::new(limit.requested), Cell::new(retry)];
-        table.add_row(cells(limit).into_iter().chain(asked));
+        table.add_row(cells(limit).into_iter().chain([Cell::new(limit.requested)]));
     }
     table
 }
