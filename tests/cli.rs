@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -106,6 +106,17 @@ impl Ran {
     }
 }
 
+/// A child that does not outlive a test that fails.
+struct Mortal(Child);
+
+impl Drop for Mortal {
+    fn drop(&mut self) {
+        // One that has ended already is what is wanted.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Without any server.
 fn run(args: &[&str]) -> Ran {
     Ran(quotad(args, &[]))
@@ -148,7 +159,7 @@ fn the_demo_ends_as_it_must_and_shows_what_came_of_it() {
 fn the_demo_stays_up_with_calls_to_paste_until_it_is_told_to_end() {
     let folder = TempDir::new().expect("a temporary folder");
     let log = folder.path().join("stdout");
-    let mut demo = Command::new(env!("CARGO_BIN_EXE_quotad"))
+    let demo = Command::new(env!("CARGO_BIN_EXE_quotad"))
         .args(["demo", "--listen", "127.0.0.1:0"])
         .env("TMPDIR", folder.path())
         .stdin(Stdio::null())
@@ -156,8 +167,9 @@ fn the_demo_stays_up_with_calls_to_paste_until_it_is_told_to_end() {
         .stderr(Stdio::null())
         .spawn()
         .expect("quotad starts");
+    let mut demo = Mortal(demo);
     let read = || fs::read_to_string(&log).expect("its output");
-    let text = eventually_blocking(Duration::from_secs(60), "the demo's calls to paste", || {
+    let text = eventually_blocking(Duration::from_mins(1), "the demo's calls to paste", || {
         let text = read();
         text.contains("Ctrl-C").then_some(text)
     });
@@ -169,10 +181,10 @@ fn the_demo_stays_up_with_calls_to_paste_until_it_is_told_to_end() {
         let call = text.lines().find(|line| line.ends_with(rpc)).expect(rpc);
         assert!(call.starts_with("grpcurl -plaintext -d '{\"namespace\":\"blog\""), "{call}");
     }
-    let pid = demo.id().to_string();
+    let pid = demo.0.id().to_string();
     let told = Command::new("kill").args(["-INT", &pid]).status().expect("kill starts");
     assert!(told.success());
-    let ended = demo.wait().expect("it ends");
+    let ended = demo.0.wait().expect("it ends");
     assert!(ended.success(), "{ended}");
     let left: Vec<_> = fs::read_dir(folder.path()).expect("the folder").collect();
     assert_eq!(left.len(), 1, "nothing but the log stays behind: {left:?}");

@@ -107,7 +107,10 @@ async fn b28_every_failing_limit_is_named(world: &mut World) {
     let check = client.check(&[("units", 3)], &[("user", "s")]).await.unwrap();
     assert!(!check.admitted);
     let exceeded = check.limits.iter().filter(|status| status.exceeded);
-    assert_eq!(exceeded.map(|status| status.limit.as_str()).collect::<Vec<_>>(), ["later", "never"]);
+    assert_eq!(
+        exceeded.map(|status| status.limit.as_str()).collect::<Vec<_>>(),
+        ["later", "never"]
+    );
 }
 
 async fn b28_an_observed_limit_counts_and_never_refuses(world: &mut World) {

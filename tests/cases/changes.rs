@@ -19,6 +19,7 @@ cases! {
         b61_a_change_reaches_every_server,
         b32_unknown_plans,
         b32_overrides_and_frozen_subjects,
+        b32_frozen_whatever_the_limit_counts_by,
     ],
     manual_clock: [b31_raised_and_lowered_within_a_day, b31_another_length, b32_plan_change],
 }
@@ -53,7 +54,8 @@ async fn b20_denied_calls_are_not_counted(world: &mut World) {
 }
 
 async fn b31_raised_and_lowered_within_a_day(world: &mut World) {
-    let day = |max| Rules::of_units([limit("cap", "units").per(&["user"]).max(max).calendar(Day, "")]);
+    let day =
+        |max| Rules::of_units([limit("cap", "units").per(&["user"]).max(max).calendar(Day, "")]);
     let client = world.rules(day(10)).await;
     client.take("eight", 8).committed().await.unwrap();
     client.apply(day(20)).await.unwrap();
@@ -98,7 +100,10 @@ async fn b31_another_length(world: &mut World) {
     // In force at once, from fresh counters.
     let now = client.usage("units", &[("user", "s")]).await.unwrap();
     let window = now[0].window.as_ref().unwrap();
-    assert_eq!(window.end_time.as_ref().unwrap().seconds - window.start_time.as_ref().unwrap().seconds, 10);
+    assert_eq!(
+        window.end_time.as_ref().unwrap().seconds - window.start_time.as_ref().unwrap().seconds,
+        10
+    );
     assert_eq!(client.stands("cap").await, (0, 0, 10));
     client.take("ten", 10).committed().await.unwrap();
     // What is held of the old counters is settled there.
@@ -250,7 +255,11 @@ async fn b32_unknown_plans(world: &mut World) {
 async fn b32_overrides_and_frozen_subjects(world: &mut World) {
     let client = world.cap(2).await;
     let put = async |change: Option<v1::r#override::Change>, frozen: bool| {
-        let over = |change| v1::Override { limit: "cap".into(), change: Some(change), ..Default::default() };
+        let over = |change| v1::Override {
+            limit: "cap".into(),
+            change: Some(change),
+            ..Default::default()
+        };
         let subject = v1::Subject {
             kind: "user".into(),
             id: "s".into(),
@@ -278,4 +287,20 @@ async fn b32_overrides_and_frozen_subjects(world: &mut World) {
     assert!(client.take("three", 3).send().await.unwrap().replayed);
     put(None, false).await.unwrap();
     client.take("one", 1).send().await.denied(&["cap"]);
+}
+
+/// Every Reserve that names a frozen subject is refused, also where the limit
+/// counts by more than him.
+async fn b32_frozen_whatever_the_limit_counts_by(world: &mut World) {
+    let rules = Rules::new().metric("units", &["user", "item"]);
+    let rule = limit("cap", "units").per(&["user", "item"]).max(5);
+    let client = world.rules(rules.limits([rule])).await;
+    client.take("before", 1).with("item", "i").send().await.unwrap();
+    let (kind, id) = ("user".to_owned(), "s".to_owned());
+    let subject = v1::Subject { kind, id, frozen: true, ..v1::Subject::default() };
+    let (namespace, etag) = (client.namespace.clone(), String::new());
+    let request = v1::PutSubjectRequest { namespace, subject: Some(subject), etag };
+    client.policy.clone().put_subject(request).await.unwrap();
+    let frozen = client.take("after", 1).with("item", "i").send().await;
+    frozen.refused(Reason::SubjectFrozen);
 }

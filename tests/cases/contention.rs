@@ -189,7 +189,11 @@ async fn b38_last_slot_by_weight(world: &mut World) {
         // What is shown as available is what the next one gets.
         let left = usage[0].available.unwrap();
         let next = |id: &str, amount| {
-            client.reserve(&format!("{round}-{id}")).item("units", amount).with("user", &user).send()
+            client
+                .reserve(&format!("{round}-{id}"))
+                .item("units", amount)
+                .with("user", &user)
+                .send()
         };
         next("over", left + 1).await.denied(&["cap"]);
         if left > 0 {

@@ -137,7 +137,8 @@ async fn b22_the_clock_runs_back(world: &mut World) {
 /// Against a real database with its default settings; its own cleaner wakes
 /// once a minute, and nothing may depend on it.
 async fn b17_real_time(world: &mut World) {
-    let rules = Rules::new().metric("edit", &["doc"]).metric("units", &["user"]).metric("tick", &["user"]);
+    let rules =
+        Rules::new().metric("edit", &["doc"]).metric("units", &["user"]).metric("tick", &["user"]);
     let client = world
         .rules(rules.limits([
             limit("writer", "edit").per(&["doc"]).max(1),
@@ -187,7 +188,7 @@ async fn b17_real_time(world: &mut World) {
 async fn b43_many_holds_of_one_instant(world: &mut World) {
     world.add_server().await;
     world.add_server().await;
-    let total = i64::try_from(world.rounds(20_000, 2_000)).unwrap();
+    let total = i64::try_from(world.rounds(20_000, 1_000)).unwrap();
     let client = world.cap(total).await;
     let ttl = Span::from_secs(if world.manual() { 60 } else { 4 });
     let begun = world.now();

@@ -1,11 +1,19 @@
 //! Ids: the same call once more is the same call, another is refused.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use quota_authority::api::Reason;
 use quota_authority::domain::time::Span;
+use quota_authority::engine::Settings;
+use quota_authority::store::SharedStore;
+use quota_authority::store::clock::Clock;
+use quota_authority::store::memory::MemoryStore;
 
-use crate::world::{Denied, Refused, Reserve, Rules, World, at_once, cases, limit, v1};
+use crate::world::{
+    Client, Denied, PausedStore, Refused, Reserve, Rules, World, at_once, cases, limit, v1,
+};
 
 cases! {
     every_store: [
@@ -77,6 +85,33 @@ async fn b34_one_id_many_callers_for_the_last_unit(world: &mut World) {
         assert_eq!((limits[0].used, limits[0].held), (0, 1));
     }
     assert!(strange.is_empty(), "refused although the id is admitted: {strange:?}");
+}
+
+/// The same, arranged: one server looks for the id and finds nothing, another
+/// admits it and the counter is full, then the first looks at the counter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b34_an_id_admitted_elsewhere_between_two_reads() {
+    let store: SharedStore = Arc::new(MemoryStore::new(Clock::System));
+    let paused = PausedStore::new(Arc::clone(&store));
+    let mut world = World::over(store, Settings::default()).await;
+    world.add_server_over(Arc::clone(&paused) as SharedStore).await;
+    let play = async |world: &mut World| {
+        let (first, second) = (world.cap(2).await, world.client(1));
+        // Once it has met an id that exists, a server reads ids before all else.
+        let warm =
+            |client: &Client| client.reserve("warm").item("units", 1).with("user", "w").send();
+        warm(&first).await.unwrap();
+        assert!(warm(&second).await.unwrap().replayed);
+        paused.arm();
+        let again = tokio::spawn(second.take("k", 2).send());
+        let stopped = tokio::time::timeout(Duration::from_secs(10), paused.reached()).await;
+        stopped.expect("the second server looks for the id");
+        assert!(!first.take("k", 2).send().await.unwrap().replayed);
+        paused.release();
+        let again = again.await.expect("a call that ends");
+        assert!(again.expect("the id is admitted, so it is no denial").replayed);
+    };
+    world.play(play).await;
 }
 
 async fn b34_one_id_many_callers_admitted_and_committed(world: &mut World) {

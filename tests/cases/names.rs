@@ -21,9 +21,34 @@ cases! {
 
 /// Values that something somewhere may take for more than a value.
 const STRANGE: [&str; 28] = [
-    "a.b", "$x", "a", "x.$.y", "ü", "u\u{308}", "A", " a", "a ", "a/b", "a%2Fb", "%", "%25", "/",
-    "$ref", "$id", "$db", "$where", "_id", "null", "0", "00", "{\"$gt\":\"\"}", "a\u{200b}", "🦀",
-    ".", "..", "'; DROP",
+    "a.b",
+    "$x",
+    "a",
+    "x.$.y",
+    "ü",
+    "u\u{308}",
+    "A",
+    " a",
+    "a ",
+    "a/b",
+    "a%2Fb",
+    "%",
+    "%25",
+    "/",
+    "$ref",
+    "$id",
+    "$db",
+    "$where",
+    "_id",
+    "null",
+    "0",
+    "00",
+    "{\"$gt\":\"\"}",
+    "a\u{200b}",
+    "🦀",
+    ".",
+    "..",
+    "'; DROP",
 ];
 
 async fn b55_strange_subjects_have_counters_of_their_own(world: &mut World) {
@@ -72,7 +97,10 @@ async fn b55_strange_names_of_everything(world: &mut World) {
         let reservation = client.reservation(name).await.unwrap();
         assert_eq!(Some(&reservation), committed.reservation.as_ref());
         assert_eq!(reservation.items[0].dimensions, dims(&[(name, name), ("k.$", "$x")]));
-        assert_eq!((reservation.labels, reservation.resources), (dims(&[(name, name)]), vec![name.to_owned()]));
+        assert_eq!(
+            (reservation.labels, reservation.resources),
+            (dims(&[(name, name)]), vec![name.to_owned()])
+        );
         let usage = client.usage(name, &[(name, name), ("k.$", "a.b")]).await.unwrap();
         assert_eq!((&*usage[0].limit, &*usage[0].metric, usage[0].used), (name, name, 1));
         client.put_on_plan(name, name, "").await.unwrap();
@@ -93,8 +121,18 @@ async fn b55_keys_that_run_into_each_other(world: &mut World) {
     let both = limit("both", "units").per(&["a", "b"]).max(3);
     let client = world.rules(Rules::new().metric("units", &["a", "b"]).limits([both])).await;
     let keys = [
-        ("x", "y/z"), ("x/y", "z"), ("x%2Fy", "z"), ("x", "y%2Fz"), ("y", "x"), ("x", "y"),
-        ("x/", "y"), ("x", "/y"), ("x.", "y"), ("x", ".y"), ("x=", "y"), ("x lifetime", "y"),
+        ("x", "y/z"),
+        ("x/y", "z"),
+        ("x%2Fy", "z"),
+        ("x", "y%2Fz"),
+        ("y", "x"),
+        ("x", "y"),
+        ("x/", "y"),
+        ("x", "/y"),
+        ("x.", "y"),
+        ("x", ".y"),
+        ("x=", "y"),
+        ("x lifetime", "y"),
     ];
     for (n, (a, b)) in keys.into_iter().enumerate() {
         let call = client.reserve(&format!("{n}")).item("units", 3);
@@ -140,7 +178,13 @@ async fn b55_bad_names_are_refused_alike_everywhere(world: &mut World) {
         nowhere.check(&[("units", 1)], &[("user", "s")]).await.invalid(&["namespace"]);
         nowhere.put_on_plan("user", "s", "").await.refused(Reason::InvalidField);
 
-        client.reserve("r").item(bad, 1).with("user", "s").send().await.invalid(&["items[0].metric"]);
+        client
+            .reserve("r")
+            .item(bad, 1)
+            .with("user", "s")
+            .send()
+            .await
+            .invalid(&["items[0].metric"]);
         client.usage(bad, &[("user", "s")]).await.invalid(&["metric"]);
         client.settle("r").resources(&[bad]).commit().await.invalid(&["resources[0]"]);
         let put = client.put_on_plan(bad, bad, "").await.refused(Reason::InvalidField);
@@ -152,9 +196,8 @@ async fn b55_bad_names_are_refused_alike_everywhere(world: &mut World) {
     let wrong = call.send().await;
     let all = ["reservation_id", "dimensions[user]", "items[0].metric", "items[0].amount", "ttl"];
     wrong.invalid(&all);
-    let seventeen = (0..17).fold(client.reserve("r").item("units", 1), |call, n| {
-        call.with(&format!("d{n}"), "x")
-    });
+    let seventeen = (0..17)
+        .fold(client.reserve("r").item("units", 1), |call, n| call.with(&format!("d{n}"), "x"));
     seventeen.send().await.refused(Reason::InvalidField);
     client.take("good", 1).send().await.unwrap();
     assert_eq!(client.stands("cap").await, (0, 1, 8));
@@ -170,7 +213,8 @@ async fn b55_bad_names_in_a_policy(world: &mut World) {
             Rules::new().metric(bad, &["user"]).limits([limit("l", bad).per(&["user"]).max(1)]),
             Rules::new().metric("m", &[bad]).limits([limit("l", "m").per(&[bad]).max(1)]),
             Rules::of_units([limit("l", "units").per(&["user"]).only(bad, &["x"]).max(1)]),
-            Rules::of_units([limit("l", "units").per(&["user"]).by_plan(&[(bad, 1)])]).plans(&[bad], ""),
+            Rules::of_units([limit("l", "units").per(&["user"]).by_plan(&[(bad, 1)])])
+                .plans(&[bad], ""),
         ];
         for (n, rules) in rules.into_iter().enumerate() {
             let refused = client.apply(rules).await.refused(Reason::InvalidField);

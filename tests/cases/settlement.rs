@@ -3,7 +3,7 @@
 
 use quota_authority::api::Reason;
 
-use crate::world::{Client, Denied, Rules, World, cases, limit, v1};
+use crate::world::{Client, Denied, Rules, World, at_once, cases, limit, v1};
 
 cases! {
     every_store: [
@@ -16,6 +16,8 @@ cases! {
         b67_unknown_and_foreign_ids_look_alike,
         b67_release_before_reserve,
         b67_resources,
+        b67_resources_bound_at_once,
+        b67_a_refused_binding_holds_up_nobody,
         b68_release,
         b76_settlement_repeated,
     ],
@@ -82,34 +84,23 @@ async fn b65_two_partial_commits(world: &mut World) {
 async fn b65_two_partial_commits_at_once(world: &mut World) {
     world.add_server().await;
     let client = world.cap(10_000).await;
-    let rounds = i64::try_from(world.rounds(100, 25)).unwrap();
-    for round in 0..rounds {
+    let mut total = 0;
+    for round in 0..world.rounds(100, 25) {
         let id = format!("r-{round}");
         client.take(&id, 100).send().await.unwrap();
         let (one, other) = (world.client(0), world.client(1));
         let (first, second) =
             tokio::join!(one.commit_some(&id, &[60]), other.commit_some(&id, &[70]));
-        let used = match (first, second) {
-            (Ok(_), second) => second.map(|_| 0).unwrap_err_as(Reason::AlreadyCommitted, 60),
-            (first, Ok(_)) => first.map(|_| 0).unwrap_err_as(Reason::AlreadyCommitted, 70),
+        let (used, lost) = match (first, second) {
+            (Ok(_), lost) => (60, lost),
+            (lost, Ok(_)) => (70, lost),
             neither => panic!("neither took effect: {neither:?}"),
         };
+        lost.refused(Reason::AlreadyCommitted);
         let item = &client.reservation(&id).await.unwrap().items[0];
         assert_eq!(item.committed_amount, used);
-        assert_eq!(client.stands("cap").await.1, 0);
-        // Make room for the next round's hundred.
-        assert!(client.stands("cap").await.0 <= 70 * (round + 1));
-    }
-}
-
-trait UnwrapErrAs {
-    fn unwrap_err_as(self, reason: Reason, value: i64) -> i64;
-}
-
-impl UnwrapErrAs for Result<i64, crate::world::Refused> {
-    fn unwrap_err_as(self, reason: Reason, value: i64) -> i64 {
-        self.refused(reason);
-        value
+        total += used;
+        assert_eq!(client.stands("cap").await, (total, 0, 10_000 - total));
     }
 }
 
@@ -196,6 +187,45 @@ async fn b67_resources(world: &mut World) {
     };
     let found = client.quota.clone().get_reservation(request).await.unwrap().into_inner();
     assert_eq!(found.reservation.unwrap().reservation_id, "r1");
+}
+
+async fn b67_resources_bound_at_once(world: &mut World) {
+    let client = world.cap(10).await;
+    let at_once = |id: &str, resource: &str| {
+        let mut call = client.take(id, 2).at_once();
+        call.request.resources = vec![resource.to_owned()];
+        call.send()
+    };
+    at_once("r1", "post/1").await.unwrap();
+    at_once("r2", "post/1").await.refused(Reason::ResourceAlreadyBound);
+    assert_eq!(client.stands("cap").await, (2, 0, 8));
+    client.reservation("r2").await.refused(Reason::ReservationNotFound);
+    assert!(at_once("r1", "post/1").await.unwrap().replayed);
+    at_once("r2", "post/2").await.unwrap();
+}
+
+/// Callers who have nothing to do with it are answered as ever.
+async fn b67_a_refused_binding_holds_up_nobody(world: &mut World) {
+    let client = world.cap(1000).await;
+    let other = client.clone().within("other tenant");
+    let cap = limit("cap", "units").per(&["user"]).max(1000);
+    other.apply(Rules::of_units([cap])).await.unwrap();
+    client.take("r1", 1).send().await.unwrap();
+    client.take("r2", 1).send().await.unwrap();
+    client.settle("r1").resources(&["post/1"]).commit().await.unwrap();
+    let bound = tokio::spawn(client.settle("r2").resources(&["post/1"]).commit());
+    let innocent = |n: usize| {
+        let client = if n.is_multiple_of(2) { client.clone() } else { other.clone() };
+        async move {
+            let begun = std::time::Instant::now();
+            (client.take(&format!("innocent {n}"), 1).send().await, begun.elapsed())
+        }
+    };
+    for (answer, took) in at_once((0..20).map(innocent)).await {
+        answer.expect("room for it");
+        assert!(took < std::time::Duration::from_secs(3), "{took:?}");
+    }
+    bound.await.unwrap().refused(Reason::ResourceAlreadyBound);
 }
 
 async fn b68_release(world: &mut World) {

@@ -55,7 +55,9 @@ async fn b01_a_commit_books_in_the_old_window(world: &mut World) {
     assert_eq!((status.used, status.held), (2, 0));
     assert_eq!(text(status.window.as_ref().unwrap().end_time.as_ref()), "2024-05-15T12:02:00Z");
     assert_eq!(client.stands("minute").await, (0, 0, 5));
-    for (at, used) in [("2024-05-15T12:00:30Z", 3), ("2024-05-15T12:01:30Z", 2), ("2024-05-15T12:02:59Z", 0)] {
+    for (at, used) in
+        [("2024-05-15T12:00:30Z", 3), ("2024-05-15T12:01:30Z", 2), ("2024-05-15T12:02:59Z", 0)]
+    {
         let usage = client.usage_at("units", &[("user", "s")], Some(at)).await.unwrap();
         assert_eq!((usage[0].used, usage[0].held), (used, 0), "{at}");
     }

@@ -6,6 +6,8 @@
 
 #[path = "world/calls.rs"]
 mod calls;
+#[path = "world/paused.rs"]
+mod paused;
 #[path = "world/promises.rs"]
 mod promises;
 #[path = "world/refused.rs"]
@@ -31,6 +33,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::support;
 
 pub use calls::{Client, Reserve, at_once, dims};
+pub use paused::PausedStore;
 pub use quota_authority::proto::v1;
 pub use refused::{Denied, Refused};
 pub use rules::{Rules, limit};
@@ -116,6 +119,11 @@ impl World {
     /// Starts one more server over the same store.
     pub async fn add_server(&mut self) {
         let store = self.open().await;
+        self.add_server_over(store).await;
+    }
+
+    /// Starts one more server over a store that leads to the same records.
+    pub async fn add_server_over(&mut self, store: SharedStore) {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let server = Server::over(Arc::clone(&store), listen, self.settings).await;
         let server = server.expect("a server on a free port");
@@ -223,10 +231,8 @@ impl World {
         }
         let until = self.now().plus(span);
         let patience = Duration::from_millis(span.as_millis().unsigned_abs()) + STOPPING;
-        support::eventually(patience, "time to pass", async || {
-            (self.now() >= until).then_some(())
-        })
-        .await;
+        support::eventually(patience, "time to pass", async || (self.now() >= until).then_some(()))
+            .await;
     }
 
     /// What a case calls a second: shorter by `factor` where time is real.

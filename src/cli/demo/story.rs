@@ -263,9 +263,9 @@ impl Story {
     }
 
     /// So much is used, and nothing is held any more.
-    async fn expect_settled(&mut self, user: &str, used: i64) -> Result<(), Failure> {
+    async fn expect_settled(&mut self, user: &str, posts: i64) -> Result<(), Failure> {
         let now = self.usage(user).await?;
-        self.expect(&format!("posts used by user {user}"), used, now.used);
+        self.expect(&format!("posts used by user {user}"), posts, now.used);
         self.expect(&format!("posts held by user {user}"), 0, now.held);
         Ok(())
     }

@@ -58,9 +58,15 @@ impl World {
         for (n, sent) in self.sent().into_iter().enumerate() {
             let mut quota = self.client(n).quota;
             let (replayed, call) = match sent.clone() {
-                Sent::Reserve(call) => (quota.reserve(call).await.map(|a| a.into_inner().replayed), "Reserve"),
-                Sent::Commit(call) => (quota.commit(call).await.map(|a| a.into_inner().replayed), "Commit"),
-                Sent::Release(call) => (quota.release(call).await.map(|a| a.into_inner().replayed), "Release"),
+                Sent::Reserve(call) => {
+                    (quota.reserve(call).await.map(|a| a.into_inner().replayed), "Reserve")
+                }
+                Sent::Commit(call) => {
+                    (quota.commit(call).await.map(|a| a.into_inner().replayed), "Commit")
+                }
+                Sent::Release(call) => {
+                    (quota.release(call).await.map(|a| a.into_inner().replayed), "Release")
+                }
             };
             match replayed {
                 Ok(replayed) => assert!(replayed, "{call} once more is a replay: {sent:?}"),

@@ -44,7 +44,8 @@ impl From<Status> for Refused {
         assert!(!status.message().is_empty(), "a message for {reason:?}");
         let mut headers = tonic::codegen::http::HeaderMap::new();
         status.add_header(&mut headers).expect("a status that fits into headers");
-        let size: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+        let size: usize =
+            headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
         assert!(size < MAX_METADATA, "{size} bytes of metadata: {reason:?}");
         let retry = find("google.rpc.RetryInfo").map(|bytes| {
             let retry = pb::RetryInfo::decode(bytes).expect("a RetryInfo that decodes");

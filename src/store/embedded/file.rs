@@ -1,0 +1,166 @@
+//! The file: reads by place, writes one change set at a time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redb::{Database, ReadableDatabase as _};
+use tokio::time::Instant;
+use tracing::info;
+
+use super::RECORDS;
+use super::index::{Index, Place, millis};
+use super::row::{Kind, rows, seal, unseal};
+use crate::domain::state::Keys;
+use crate::domain::time::Time;
+use crate::store::document::{CounterDoc, ReservationDoc, ResourceDoc, SubjectDoc, decode};
+use crate::store::{ChangeSet, Loaded, StoreError, WriteError};
+
+pub(super) struct File {
+    pub database: Database,
+    /// Held by whoever writes.
+    pub turn: Mutex<()>,
+    /// Never held while the disk is waited for.
+    pub index: Mutex<Index>,
+}
+
+impl File {
+    pub fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn load(&self, keys: &Keys) -> Result<Loaded, StoreError> {
+        let mut loaded = Loaded {
+            reservations: absent(&keys.reservations),
+            counters: absent(&keys.counters),
+            resources: absent(&keys.resources),
+            subjects: absent(&keys.subjects),
+        };
+        let wanted: Vec<&str> = keys.reservations.iter().map(|key| key.as_str()).collect();
+        for (key, bytes) in self.read(Kind::Reservation, &wanted)? {
+            let record = decode::<ReservationDoc>(&key, &bytes)?.record()?;
+            loaded.reservations.insert(record.value.key.clone(), Some(record));
+        }
+        let wanted: Vec<&str> = keys.counters.iter().map(|id| id.text.as_str()).collect();
+        for (key, bytes) in self.read(Kind::Counter, &wanted)? {
+            let record = decode::<CounterDoc>(&key, &bytes)?.record()?;
+            loaded.counters.insert(Arc::clone(&record.value.id), Some(record));
+        }
+        let wanted: Vec<&str> = keys.resources.iter().map(|key| key.as_str()).collect();
+        for (key, bytes) in self.read(Kind::Resource, &wanted)? {
+            let resource = decode::<ResourceDoc>(&key, &bytes)?;
+            loaded.resources.insert(resource.key(), Some(resource.owner()));
+        }
+        let wanted: Vec<&str> = keys.subjects.iter().map(|key| key.as_str()).collect();
+        for (key, bytes) in self.read(Kind::Subject, &wanted)? {
+            let record = decode::<SubjectDoc>(&key, &bytes)?.record()?;
+            loaded.subjects.insert(record.value.key(), Some(record));
+        }
+        Ok(loaded)
+    }
+
+    /// The records of these keys that exist.
+    pub fn read(&self, kind: Kind, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let places: Vec<(String, u64)> = {
+            let index = self.index();
+            let of_kind = &index.by_kind[kind as usize];
+            keys.iter()
+                .filter_map(|key| Some(((*key).to_owned(), of_kind.get(*key)?.number)))
+                .collect()
+        };
+        self.read_places(places)
+    }
+
+    pub fn page(
+        &self,
+        kind: Kind,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let places = {
+            let index = self.index();
+            let after = after.map_or(Unbounded, Excluded);
+            let range = index.by_kind[kind as usize].range::<str, _>((after, Unbounded));
+            range.take(limit).map(|(key, place)| (key.clone(), place.number)).collect()
+        };
+        self.read_places(places)
+    }
+
+    fn read_places(
+        &self,
+        places: Vec<(String, u64)>,
+    ) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let failed = |error: &dyn std::fmt::Display| StoreError::Unavailable(error.to_string());
+        let transaction = self.database.begin_read().map_err(|error| failed(&error))?;
+        let table = transaction.open_table(RECORDS).map_err(|error| failed(&error))?;
+        let mut rows = Vec::with_capacity(places.len());
+        for (key, number) in places {
+            // One that retention has just removed is as if it never was.
+            if let Some(value) = table.get(number).map_err(|error| failed(&error))? {
+                let row = unseal(value.value())
+                    .map_err(|message| StoreError::Damaged { key: key.clone(), message })?;
+                rows.push((key, row.1.to_vec()));
+            }
+        }
+        Ok(rows)
+    }
+
+    pub fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
+        let rows = rows(changes)?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.index().check(changes)?;
+        if changes.valid_until.is_some_and(|until| Instant::now() > until) {
+            return Err(WriteError::Conflict);
+        }
+        let failed = |error: &dyn std::fmt::Display| WriteError::Failed(error.to_string());
+        let transaction = self.database.begin_write().map_err(|error| failed(&error))?;
+        let (numbers, next) = self.index().numbers(&rows);
+        {
+            let mut table = transaction.open_table(RECORDS).map_err(|error| failed(&error))?;
+            for (row, number) in rows.iter().zip(&numbers) {
+                let sealed = seal(row.kind, &row.bytes);
+                table.insert(number, sealed.as_slice()).map_err(|error| failed(&error))?;
+            }
+        }
+        transaction.commit().map_err(|error| WriteError::Unknown(error.to_string()))?;
+        let mut index = self.index();
+        index.next = next;
+        for (row, number) in rows.into_iter().zip(numbers) {
+            let purge_at = millis(row.purge_at);
+            index.add(row.kind, row.key, Place { number, version: row.version, purge_at });
+        }
+        Ok(())
+    }
+
+    pub fn purge(&self, now: Time) -> Result<(), StoreError> {
+        let failed = |error: &dyn std::fmt::Display| StoreError::Unavailable(error.to_string());
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = |place: &Place| place.purge_at.is_some_and(|at| at <= now.as_millis());
+        let numbers: Vec<u64> = {
+            let index = self.index();
+            let places = index.by_kind.iter().flat_map(BTreeMap::values);
+            places.filter(|place| due(place)).map(|place| place.number).collect()
+        };
+        let transaction = self.database.begin_write().map_err(|error| failed(&error))?;
+        {
+            let mut table = transaction.open_table(RECORDS).map_err(|error| failed(&error))?;
+            for number in &numbers {
+                table.remove(number).map_err(|error| failed(&error))?;
+            }
+        }
+        transaction.commit().map_err(|error| failed(&error))?;
+        for of_kind in &mut self.index().by_kind {
+            of_kind.retain(|_, place| !due(place));
+        }
+        info!(removed = numbers.len(), "retention has removed records");
+        Ok(())
+    }
+}
+
+fn absent<K: Clone + Eq + Hash, V>(keys: &[K]) -> HashMap<K, Option<V>> {
+    keys.iter().map(|key| (key.clone(), None)).collect()
+}

@@ -1,0 +1,100 @@
+//! Where records are, by their keys: in memory, found again at start.
+
+use std::collections::{BTreeMap, HashMap};
+
+use redb::{Database, ReadableDatabase as _, ReadableTable as _};
+
+use super::RECORDS;
+use super::row::{Head, Kind, Row, unseal};
+use crate::domain::policy::PolicyRevision;
+use crate::store::document::RevisionDoc;
+use crate::store::{Binding, ChangeSet, WriteError};
+
+/// Where records are.
+#[derive(Default)]
+pub(super) struct Index {
+    pub by_kind: [BTreeMap<String, Place>; Kind::COUNT],
+    /// The current revision of each namespace's policy.
+    pub heads: HashMap<String, i64>,
+    pub next: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub number: u64,
+    pub version: i64,
+    /// Milliseconds since the epoch; `None` for a record that stays.
+    pub purge_at: Option<i64>,
+}
+
+impl Index {
+    /// Reads the whole file through.
+    pub fn read(database: &Database) -> Result<Self, String> {
+        let transaction = database.begin_read().map_err(|error| error.to_string())?;
+        let table = transaction.open_table(RECORDS).map_err(|error| error.to_string())?;
+        let mut index = Self::default();
+        for entry in table.iter().map_err(|error| error.to_string())? {
+            let (number, value) = entry.map_err(|error| error.to_string())?;
+            let number = number.value();
+            let place = |message| format!("record {number}: {message}");
+            let (kind, bytes) = unseal(value.value()).map_err(place)?;
+            let head = Head::of(kind, bytes).map_err(place)?;
+            let purge_at = millis(head.purge_at);
+            index.add(kind, head.key, Place { number, version: head.version, purge_at });
+            index.next = index.next.max(number);
+        }
+        Ok(index)
+    }
+
+    /// Where each row goes: to its old place, or to the next free number.
+    pub fn numbers(&self, rows: &[Row]) -> (Vec<u64>, u64) {
+        let mut next = self.next;
+        let number = |row: &Row| match self.by_kind[row.kind as usize].get(&row.key) {
+            Some(place) => place.number,
+            None => {
+                next += 1;
+                next
+            }
+        };
+        let numbers = rows.iter().map(number).collect();
+        (numbers, next)
+    }
+
+    pub fn add(&mut self, kind: Kind, key: String, place: Place) {
+        if kind == Kind::Policy {
+            let parts = crate::domain::name::split_key(&key);
+            let head = self.heads.entry(parts[0].clone()).or_default();
+            *head = (*head).max(place.version);
+        }
+        // Events are only ever read through, never found by key.
+        if kind != Kind::Event {
+            self.by_kind[kind as usize].insert(key, place);
+        }
+    }
+
+    pub fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {
+        let version =
+            |kind: Kind, key: &str| self.by_kind[kind as usize].get(key).map(|place| place.version);
+        for change in &changes.reservations {
+            change.guard(version(Kind::Reservation, change.value.key.as_str()))?;
+        }
+        for change in &changes.counters {
+            change.guard_quietly(version(Kind::Counter, &change.value.id.text))?;
+        }
+        for change in &changes.subjects {
+            change.guard_quietly(version(Kind::Subject, change.value.key().as_str()))?;
+        }
+        let bound = |binding: &Binding| version(Kind::Resource, binding.resource.as_str());
+        let applied = |policy: &PolicyRevision| {
+            let key = RevisionDoc::key(&policy.spec.namespace, policy.revision);
+            version(Kind::Policy, &key)
+        };
+        let exists = changes.resources.iter().any(|binding| bound(binding).is_some())
+            || changes.policies.iter().any(|policy| applied(policy).is_some());
+        if exists { Err(WriteError::Exists) } else { Ok(()) }
+    }
+}
+
+pub(super) fn millis(date: Option<bson::DateTime>) -> Option<i64> {
+    date.map(bson::DateTime::timestamp_millis)
+}

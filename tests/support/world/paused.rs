@@ -1,0 +1,104 @@
+//! A store that stops once, right after it has looked up reservations: so that
+//! what happens elsewhere in that moment can be arranged.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use quota_authority::domain::counter::Counter;
+use quota_authority::domain::policy::PolicyRevision;
+use quota_authority::domain::reservation::Reservation;
+use quota_authority::domain::state::Keys;
+use quota_authority::domain::time::Time;
+use quota_authority::store::{ChangeSet, Loaded, SharedStore, Store, StoreError, WriteError};
+use tokio::sync::Notify;
+
+/// The store.
+pub struct PausedStore {
+    inner: SharedStore,
+    armed: AtomicBool,
+    reached: Notify,
+    released: Notify,
+}
+
+impl PausedStore {
+    pub fn new(inner: SharedStore) -> Arc<Self> {
+        let (reached, released) = (Notify::new(), Notify::new());
+        Arc::new(Self { inner, armed: AtomicBool::new(false), reached, released })
+    }
+
+    /// Stops at the next look at reservations.
+    pub fn arm(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until it has stopped.
+    pub async fn reached(&self) {
+        self.reached.notified().await;
+    }
+
+    /// Lets it go on.
+    pub fn release(&self) {
+        self.released.notify_one();
+    }
+}
+
+#[async_trait]
+impl Store for PausedStore {
+    fn name(&self) -> &'static str {
+        "paused"
+    }
+
+    fn now(&self) -> Time {
+        self.inner.now()
+    }
+
+    async fn load(&self, keys: &Keys) -> Result<Loaded, StoreError> {
+        let loaded = self.inner.load(keys).await;
+        if !keys.reservations.is_empty() && self.armed.swap(false, Ordering::SeqCst) {
+            self.reached.notify_one();
+            self.released.notified().await;
+        }
+        loaded
+    }
+
+    async fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
+        self.inner.write(changes).await
+    }
+
+    async fn policy_head(&self, namespace: &str) -> Result<Option<i64>, StoreError> {
+        self.inner.policy_head(namespace).await
+    }
+
+    async fn policy(
+        &self,
+        namespace: &str,
+        revision: i64,
+    ) -> Result<Option<PolicyRevision>, StoreError> {
+        self.inner.policy(namespace, revision).await
+    }
+
+    async fn reservations_after(
+        &self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Reservation>, StoreError> {
+        self.inner.reservations_after(key, limit).await
+    }
+
+    async fn counters_after(
+        &self,
+        key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        self.inner.counters_after(key, limit).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.inner.ping().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
