@@ -2,6 +2,8 @@
 //! where it makes sense. A test is named after its case, and after the variant
 //! of it where there are several.
 
+#![allow(clippy::unwrap_used, reason = "a case that goes wrong panics, and says where")]
+
 mod support;
 #[path = "support/world.rs"]
 mod world;

@@ -11,12 +11,14 @@ use crate::api::times;
 use crate::domain::time::Span;
 use crate::proto::v1;
 
+const ITEM: &str = "METRIC[=AMOUNT][,DIM=VALUE]..., such as posts or purchases=2,item=sword; \
+                    several are admitted all or none";
+
 /// What is asked for: the same for reserve and check.
 #[derive(Debug, Args)]
 struct Ask {
-    /// METRIC[=AMOUNT][,DIM=VALUE]..., such as posts or purchases=2,item=sword;
-    /// several are admitted all or none.
-    #[arg(required = true, value_name = "ITEM", value_parser = parse::item)]
+    // Not a doc comment, which would take the brackets for links.
+    #[arg(required = true, value_name = "ITEM", value_parser = parse::item, help = ITEM)]
     items: Vec<v1::Item>,
     /// A dimension of all items; may be repeated.
     #[arg(short, long = "dim", value_name = "KEY=VALUE", value_parser = parse::pair)]

@@ -134,6 +134,19 @@ async fn b22_the_clock_runs_back(world: &mut World) {
     client.commit("rb").await.unwrap();
 }
 
+/// Tries until it is admitted; gives how long that took.
+async fn again(client: &Client, metric: &str, dimension: &str, value: &str) -> Duration {
+    let begun = Instant::now();
+    let mut tries = 0;
+    eventually(Duration::from_secs(10), "what has run out to be free", async || {
+        tries += 1;
+        let id = format!("{metric} {value} {tries}");
+        client.reserve(&id).item(metric, 1).with(dimension, value).send().await.ok()
+    })
+    .await;
+    begun.elapsed()
+}
+
 /// Against a real database with its default settings; its own cleaner wakes
 /// once a minute, and nothing may depend on it.
 async fn b17_real_time(world: &mut World) {
@@ -146,18 +159,6 @@ async fn b17_real_time(world: &mut World) {
             limit("second", "tick").per(&["user"]).max(1).fixed(Span::from_secs(1)),
         ]))
         .await;
-    /// Tries until it is admitted; gives how long that took.
-    async fn again(client: &Client, metric: &str, dimension: &str, value: &str) -> Duration {
-        let begun = Instant::now();
-        let mut tries = 0;
-        eventually(Duration::from_secs(10), "what has run out to be free", async || {
-            tries += 1;
-            let id = format!("{metric} {value} {tries}");
-            client.reserve(&id).item(metric, 1).with(dimension, value).send().await.ok()
-        })
-        .await;
-        begun.elapsed()
-    }
     let round = |n: usize| {
         let client = client.clone();
         async move {

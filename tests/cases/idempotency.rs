@@ -135,7 +135,7 @@ fn other_contents(call: &Reserve) -> Vec<(&'static str, Reserve)> {
     };
     vec![
         ("items", change(|call| call.items[0].amount = Some(5))),
-        ("items", change(|call| call.items[0].metric = "others".to_owned())),
+        ("items", change(|call| "others".clone_into(&mut call.items[0].metric))),
         ("items", change(|call| call.items.push(call.items[0].clone()))),
         ("items", change(|call| drop(call.dimensions.insert("user".into(), "t".into())))),
         ("items", change(|call| drop(call.dimensions.insert("color".into(), "red".into())))),

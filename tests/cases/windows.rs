@@ -248,12 +248,12 @@ async fn edges(world: &mut World, rule: Rules, name: &str, boundary: &str) {
     let client = world.caller().within(&format!("{name} {boundary}"));
     client.apply(rule).await.unwrap();
     let last = client.take("before", 1).committed().await.unwrap();
-    let before = last.limits[0].window.clone().unwrap();
+    let before = last.limits[0].window.unwrap();
     assert_eq!(text(before.end_time.as_ref()), boundary, "{name}");
     client.take("full", 1).send().await.denied(&["once"]);
     world.set(boundary);
     let first = client.take("at", 1).committed().await.unwrap();
-    let window = first.limits[0].window.clone().unwrap();
+    let window = first.limits[0].window.unwrap();
     assert_eq!(window.start_time, before.end_time, "{name}: half-open, end to end");
     world.set(&at(1));
     let refused = client.take("after", 1).send().await.denied(&["once"]);

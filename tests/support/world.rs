@@ -90,7 +90,7 @@ impl World {
         Self::build(home, Some(ManualClock::at(instant(START))), Settings::default()).await
     }
 
-    /// One server over a database of its own, under MongoDB's clock.
+    /// One server over a database of its own, under the database's clock.
     pub async fn mongo() -> Self {
         let database = support::mongo().fresh_database();
         let uri = support::mongo().uri_for(&database);

@@ -1,7 +1,5 @@
 //! What was measured, for people and for programs.
 
-use std::time::Duration;
-
 use comfy_table::Cell;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -167,7 +165,8 @@ impl Measured {
 impl Latency {
     fn of(micros: &Histogram<u64>) -> Self {
         let at = |quantile| {
-            Duration::from_micros(micros.value_at_quantile(quantile)).as_secs_f64() * 1000.0
+            let micros = u32::try_from(micros.value_at_quantile(quantile)).unwrap_or(u32::MAX);
+            f64::from(micros) / 1000.0
         };
         Self { p50: at(0.5), p95: at(0.95), p99: at(0.99), max: at(1.0) }
     }

@@ -2,6 +2,7 @@
 
 use quota_authority::domain::counter::Counter;
 use quota_authority::domain::invariants::breaches;
+use quota_authority::domain::name::ReservationKey;
 use quota_authority::domain::reservation::{HistoryEvent, Reservation, Settled};
 use tonic::Code;
 
@@ -36,7 +37,7 @@ impl World {
         let mut reservations: Vec<Reservation> = Vec::new();
         loop {
             let last = reservations.last().map(|last| last.key.clone());
-            let last = last.as_ref().map(|key| key.as_str());
+            let last = last.as_ref().map(ReservationKey::as_str);
             let page = store.reservations_after(last, PAGE).await.expect("a page");
             if page.is_empty() {
                 break;

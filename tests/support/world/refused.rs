@@ -69,7 +69,7 @@ impl From<Status> for Refused {
 }
 
 impl Refused {
-    /// The fields that a BadRequest names.
+    /// The fields that a `BadRequest` names.
     pub fn fields(&self) -> Vec<&str> {
         self.violations.iter().map(|violation| violation.field.as_str()).collect()
     }

@@ -31,7 +31,7 @@ impl Rules {
 
     pub fn plans(mut self, plans: &[&str], default: &str) -> Self {
         self.0.plans = owned(plans);
-        self.0.default_plan = default.to_owned();
+        default.clone_into(&mut self.0.default_plan);
         self
     }
 }
