@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::convert::times::timestamp;
-use super::deadline::{answer_by, change_by, read_by};
 use super::convert::{policy, subject};
+use super::deadline::{answer_by, change_by, read_by};
 use super::{ANONYMOUS, status};
 use crate::domain::name::{Violation, check_name};
 use crate::domain::refusal::Refusal;

@@ -8,6 +8,7 @@ use tonic::Code::{
 
 use super::status::{Draft, Reason};
 use crate::domain::name::{Violation, quoted};
+use crate::domain::policy::Bound;
 use crate::domain::refusal::Refusal;
 use crate::domain::status::{LimitStatus, retry_time};
 use crate::domain::time::Time;
@@ -38,9 +39,7 @@ pub(super) fn draft(refusal: Refusal) -> Draft {
         }
         Refusal::SubjectNotFound { kind, id } => {
             let message = format!("there is no subject {}", quoted(&format!("{kind}/{id}")));
-            Draft::new(NotFound, Reason::SubjectNotFound, message)
-                .with("kind", kind)
-                .with("id", id)
+            Draft::new(NotFound, Reason::SubjectNotFound, message).with("kind", kind).with("id", id)
         }
         Refusal::ReservationExpired { id, expire_time } => {
             let what = format!("expired at {expire_time}; its units went back then");
@@ -106,7 +105,8 @@ fn of_reservation(reason: Reason, id: String, what: &str) -> Draft {
 }
 
 fn unknown_plan(limit: String, subject: String, plan: String) -> Draft {
-    let has = if plan.is_empty() { "no plan".to_owned() } else { format!("plan {}", quoted(&plan)) };
+    let has =
+        if plan.is_empty() { "no plan".to_owned() } else { format!("plan {}", quoted(&plan)) };
     let message = format!(
         "subject {} has {has}, for which limit {} names no max",
         quoted(&subject),
@@ -134,12 +134,14 @@ fn quota_exceeded(limits: &[LimitStatus], now: Time) -> Draft {
         draft = draft
             .with("limit", &first.counter.limit)
             .with("metric", &first.counter.metric)
-            .with("max", first.bound.ceiling())
+            .with("max", max_of(first))
             .with("used", first.used)
             .with("held", first.held)
-            .with("available", first.available().unwrap_or(0))
             .with("requested", first.requested)
             .with("limits_exceeded", limits.len());
+        if let Some(available) = first.available() {
+            draft = draft.with("available", available);
+        }
     }
     if let Some(at) = retry_time(limits) {
         draft = draft.with("retry_time", at).retry(at.since(now));
@@ -155,13 +157,20 @@ pub(super) fn describe(limit: &LimitStatus) -> String {
         let key: Vec<String> = limit.counter.key.iter().map(pair).collect();
         let _ = write!(text, " for {}", quoted(&key.join(" ")));
     }
-    let (max, requested) = (limit.bound.ceiling(), limit.requested);
-    let _ = write!(text, " has max {max}, used {}, held {}", limit.used, limit.held);
-    let _ = write!(text, "; requested {requested}");
-    let _ = match limit.retry_time {
-        Some(at) => write!(text, ", could pass at {at}"),
-        None if requested > max => write!(text, ", can never fit"),
-        None => Ok(()),
+    let (max, used, held) = (max_of(limit), limit.used, limit.held);
+    let _ = write!(text, " has max {max}, used {used}, held {held}; requested {}", limit.requested);
+    let _ = match (limit.retry_time, limit.bound) {
+        (Some(at), _) => write!(text, ", could pass at {at}"),
+        (None, Bound::AtMost(max)) if limit.requested > max => write!(text, ", can never fit"),
+        (None, Bound::Unlimited) => write!(text, ", more than can be counted"),
+        (None, Bound::AtMost(_)) => Ok(()),
     };
     text
+}
+
+fn max_of(limit: &LimitStatus) -> String {
+    match limit.bound {
+        Bound::AtMost(max) => max.to_string(),
+        Bound::Unlimited => "unlimited".to_owned(),
+    }
 }

@@ -10,8 +10,7 @@ pub(super) fn start(filter: &str) {
         eprintln!("quotad: the log filter {filter:?} is not valid ({error}); using info");
         EnvFilter::new("info")
     });
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second start, as tests make, keeps the first.
     let _ = if std::io::stderr().is_terminal() {
         builder.with_target(false).compact().try_init()

@@ -18,7 +18,12 @@ pub(super) struct Args {
     ///
     /// A MongoDB must be a replica set (one node will do) or a sharded
     /// cluster. The database is the one in the URI, or quotad.
-    #[arg(long, env = "QUOTAD_STORE", default_value = "embedded:./quotad-data", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "QUOTAD_STORE",
+        default_value = "embedded:./quotad-data",
+        hide_env_values = true
+    )]
     store: StoreAddress,
     /// Where to listen; port 0 takes a free one.
     #[arg(long, env = "QUOTAD_LISTEN", default_value = "127.0.0.1:50051")]

@@ -5,7 +5,6 @@
 //! A decision that needs a record which is not there reports it as missing
 //! and is made again once it is loaded: the rules alone know what they need.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -81,15 +80,26 @@ impl Changes {
 #[derive(Debug)]
 pub struct State<'a> {
     base: &'a Base,
+    /// Take the id of a Reserve and the resources of a commit to be free where
+    /// they were not loaded: the unique indexes object if they are not.
+    trusting: bool,
     changes: Changes,
     missing: Keys,
     read: Keys,
 }
 
 impl<'a> State<'a> {
-    /// Nothing changed yet.
-    pub fn over(base: &'a Base) -> Self {
-        Self { base, changes: Changes::default(), missing: Keys::default(), read: Keys::default() }
+    /// Nothing changed yet. A `trusting` state takes the id of a Reserve and
+    /// the resources of a commit to be free where they were not loaded, and
+    /// relies on the unique indexes to object; another reports them missing.
+    pub fn over(base: &'a Base, trusting: bool) -> Self {
+        Self {
+            base,
+            trusting,
+            changes: Changes::default(),
+            missing: Keys::default(),
+            read: Keys::default(),
+        }
     }
 
     /// What was changed.
@@ -111,23 +121,37 @@ impl<'a> State<'a> {
     /// The reservation, or `None` where there is none.
     pub fn reservation(&mut self, key: &ReservationKey) -> Result<Option<&Reservation>, Missing> {
         self.read.reservations.push(key.clone());
-        look_up(key, &self.changes.reservations, &self.base.reservations, &mut self.missing.reservations)
+        look_up(
+            key,
+            &self.changes.reservations,
+            &self.base.reservations,
+            &mut self.missing.reservations,
+        )
     }
 
-    /// The reservation, taken to be absent where it was not loaded: an
-    /// admission relies on the unique index to object.
-    pub fn reservation_if_loaded(&mut self, key: &ReservationKey) -> Option<&Reservation> {
-        self.read.reservations.push(key.clone());
-        let loaded = || self.base.reservations.get(key).and_then(Option::as_ref);
-        self.changes.reservations.get(key).or_else(loaded)
+    /// The reservation that a Reserve would make: most often there is none.
+    pub fn reservation_to_make(
+        &mut self,
+        key: &ReservationKey,
+    ) -> Result<Option<&Reservation>, Missing> {
+        if self.trusting && !self.base.reservations.contains_key(key) {
+            self.read.reservations.push(key.clone());
+            return Ok(self.changes.reservations.get(key));
+        }
+        self.reservation(key)
     }
 
-    /// Whom the resource belongs to, taken to be nobody where that was not
-    /// loaded: a commit relies on the unique index to object.
-    pub fn resource_if_loaded(&mut self, key: &ResourceKey) -> Option<&ReservationKey> {
-        self.read.resources.push(key.clone());
-        let loaded = || self.base.resources.get(key).and_then(Option::as_ref);
-        self.changes.resources.get(key).or_else(loaded)
+    /// Whom the resource belongs to that a commit would bind: most often
+    /// nobody.
+    pub fn resource_to_bind(
+        &mut self,
+        key: &ResourceKey,
+    ) -> Result<Option<&ReservationKey>, Missing> {
+        if self.trusting && !self.base.resources.contains_key(key) {
+            self.read.resources.push(key.clone());
+            return Ok(self.changes.resources.get(key));
+        }
+        self.resource(key)
     }
 
     /// Whom the resource belongs to, or `None` where it is free.
@@ -197,7 +221,7 @@ fn look_up<'s, K, V>(
     missing: &mut Vec<K>,
 ) -> Result<Option<&'s V>, Missing>
 where
-    K: Clone + Eq + Hash + Borrow<K>,
+    K: Clone + Eq + Hash,
 {
     if let Some(value) = changed.get(key) {
         return Ok(Some(value));

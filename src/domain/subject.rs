@@ -77,8 +77,10 @@ impl Subject {
         }
         check_map("subject.labels", &self.labels, &mut faults);
         if self.overrides.len() > MAX_OVERRIDES {
-            let message =
-                format!("has {} entries; at most {MAX_OVERRIDES} are allowed", self.overrides.len());
+            let message = format!(
+                "has {} entries; at most {MAX_OVERRIDES} are allowed",
+                self.overrides.len()
+            );
             faults.push(Violation::new("subject.overrides", message));
         }
         for (n, over) in self.overrides.iter().enumerate() {

@@ -94,7 +94,8 @@ impl fmt::Display for Time {
 impl fmt::Display for Span {
     /// The largest unit that needs no fraction: `90s`, `24h`, `1500ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(i64, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
+        const UNITS: [(i64, &str); 4] =
+            [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
         for (millis, unit) in UNITS {
             if self.0 != 0 && self.0 % millis == 0 {
                 return write!(f, "{}{unit}", self.0 / millis);

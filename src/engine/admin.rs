@@ -200,10 +200,19 @@ impl Engine {
             faults.push(Violation::new("subject.plan", message));
         }
         for (n, over) in subject.overrides.iter().enumerate() {
-            if !spec.limits.iter().any(|limit| limit.name == over.limit) {
-                let message = format!("{} is not a limit of the policy", quoted(&over.limit));
-                faults.push(Violation::new(format!("subject.overrides[{n}].limit"), message));
-            }
+            let limit = spec.limits.iter().find(|limit| limit.name == over.limit);
+            let message = match limit.map(|limit| limit.subject_dimension()) {
+                Some(Some(kind)) if kind == subject.kind => continue,
+                Some(Some(kind)) => {
+                    format!("the plan of {} is that of a {kind}", quoted(&over.limit))
+                }
+                Some(None) => format!(
+                    "limit {} has no subject: it does not count per one dimension and names no plan_of",
+                    quoted(&over.limit)
+                ),
+                None => format!("{} is not a limit of the policy", quoted(&over.limit)),
+            };
+            faults.push(Violation::new(format!("subject.overrides[{n}].limit"), message));
         }
         if faults.is_empty() { Ok(()) } else { Err(Refusal::InvalidFields(faults).into()) }
     }

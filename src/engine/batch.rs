@@ -153,15 +153,9 @@ impl Batcher {
         let mut sources = Sources { store, catalog, cache: Some(&mut self.cache) };
         let valid_until = Instant::now() + VALID;
         let policies = policies(catalog, batch).await?;
-        let mut working = Working::default();
-        let wary = afresh || self.wary > 0;
-        if wary {
-            let reservations = reserved(batch).cloned().collect();
-            let keys = Keys { reservations, ..Keys::default() };
-            working.bring_in(keys, false, &mut sources).await?;
-            self.wary =
-                if working.found(reserved(batch)) { WARY } else { self.wary.saturating_sub(1) };
-        } else {
+        let careful = afresh || self.wary > 0;
+        let mut working = Working::new(careful);
+        if !careful {
             // An id that this process has used is a replay: read what became
             // of it before the unique index has to object.
             let keys = Keys { reservations: known, ..Keys::default() };
@@ -186,6 +180,10 @@ impl Batcher {
                             return Ok(None);
                         }
                         continue;
+                    }
+                    if careful {
+                        let found = working.found(reserved(batch));
+                        self.wary = if found { WARY } else { self.wary.saturating_sub(1) };
                     }
                     let changes = self.change_set(&working, changes, valid_until);
                     return Ok(Some(Decided { outcomes, changes }));

@@ -6,6 +6,11 @@
 //! writes. One that changes nothing (a refusal, a replay) may only rest on
 //! certain records, or on records that the same batch writes under guard; the
 //! rest is read, and the batch folded again.
+//!
+//! An id that is said to be unused must have been looked up no earlier than
+//! the counters and resources that refuse it: otherwise another server could
+//! admit the very id in between, and the caller be refused for want of the
+//! units that he was just granted.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -37,18 +42,23 @@ pub(super) struct Working {
     base: Base,
     reservations: Provenance<ReservationKey>,
     counters: Provenance<Arc<CounterId>>,
-    resources: HashSet<ResourceKey>,
+    resources: Provenance<ResourceKey>,
+    /// How often the store was read.
+    reads: u32,
+    /// Nothing is taken to be absent that was not looked up.
+    careful: bool,
 }
 
 /// Where the records of one kind come from.
 struct Provenance<K> {
     versions: HashMap<K, i64>,
-    certain: HashSet<K>,
+    /// The records that were read, and by which read.
+    certain: HashMap<K, u32>,
 }
 
 impl<K> Default for Provenance<K> {
     fn default() -> Self {
-        Self { versions: HashMap::new(), certain: HashSet::new() }
+        Self { versions: HashMap::new(), certain: HashMap::new() }
     }
 }
 
@@ -72,6 +82,12 @@ pub(super) struct Sources<'s> {
 }
 
 impl Working {
+    /// Nothing is there yet. A `careful` one looks up every id and resource
+    /// before it takes them to be unused.
+    pub fn new(careful: bool) -> Self {
+        Self { careful, ..Self::default() }
+    }
+
     /// Decides every command of the batch, in order, each over what the ones
     /// before it left.
     pub fn fold(
@@ -81,7 +97,7 @@ impl Working {
         clock: Time,
         retention: Span,
     ) -> Folded {
-        let mut state = State::over(&self.base);
+        let mut state = State::over(&self.base, !self.careful);
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut rests_on = Vec::new();
         let mut complete = true;
@@ -118,13 +134,23 @@ impl Working {
     fn unproven(&self, rests_on: Vec<Keys>, changes: &Changes) -> Keys {
         let mut unproven = Keys::default();
         for keys in rests_on {
-            let certain = &self.reservations.certain;
-            let open = |k: &_| !certain.contains(k) && !changes.reservations.contains_key(k);
-            unproven.reservations.extend(keys.reservations.into_iter().filter(open));
+            let read = |certain: Option<&u32>| certain.copied().unwrap_or_default();
+            let counters = keys.counters.iter().map(|k| read(self.counters.certain.get(k)));
+            let resources = keys.resources.iter().map(|k| read(self.resources.certain.get(k)));
+            let latest = counters.chain(resources).max().unwrap_or_default();
+            unproven.reservations.extend(keys.reservations.into_iter().filter(|key| {
+                let absent = || matches!(self.base.reservations.get(key), Some(None));
+                let proven = match self.reservations.certain.get(key) {
+                    None => false,
+                    Some(read) => !absent() || *read >= latest,
+                };
+                !proven && !changes.reservations.contains_key(key)
+            }));
             let certain = &self.counters.certain;
-            let open = |k: &_| !certain.contains(k) && !changes.counters.contains_key(k);
+            let open = |k: &_| !certain.contains_key(k) && !changes.counters.contains_key(k);
             unproven.counters.extend(keys.counters.into_iter().filter(open));
-            let open = |k: &_| !self.resources.contains(k) && !changes.resources.contains_key(k);
+            let certain = &self.resources.certain;
+            let open = |k: &_| !certain.contains_key(k) && !changes.resources.contains_key(k);
             unproven.resources.extend(keys.resources.into_iter().filter(open));
         }
         unproven
@@ -174,10 +200,12 @@ impl Working {
         }
         let asked = Instant::now();
         let loaded = sources.store.load(&wanted).await?;
-        take_in(loaded.reservations, &mut self.base.reservations, &mut self.reservations);
-        take_in(loaded.counters, &mut self.base.counters, &mut self.counters);
+        self.reads += 1;
+        let read = self.reads;
+        take_in(loaded.reservations, &mut self.base.reservations, &mut self.reservations, read);
+        take_in(loaded.counters, &mut self.base.counters, &mut self.counters, read);
         for (key, owner) in loaded.resources {
-            self.resources.insert(key.clone());
+            self.resources.certain.insert(key.clone(), read);
             self.base.resources.insert(key, owner);
         }
         let unversioned = |row: Option<Versioned<_>>| row.map(|row| row.value);
@@ -229,9 +257,10 @@ fn take_in<K: Clone + Eq + Hash, V>(
     loaded: HashMap<K, Option<Versioned<V>>>,
     rows: &mut Rows<K, V>,
     provenance: &mut Provenance<K>,
+    read: u32,
 ) {
     for (key, row) in loaded {
-        provenance.certain.insert(key.clone());
+        provenance.certain.insert(key.clone(), read);
         match row {
             None => {
                 provenance.versions.remove(&key);

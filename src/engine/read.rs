@@ -60,7 +60,7 @@ impl Engine {
         derive: impl Fn(&mut State<'_>, &Rules<'_>) -> Result<T, Stop>,
     ) -> Result<T, Error> {
         let policy = self.catalog.policy(namespace).await?;
-        let mut working = Working::default();
+        let mut working = Working::new(true);
         let mut sources = Sources { store: &self.store, catalog: &self.catalog, cache: None };
         for _ in 0..ROUNDS {
             let rules = Rules {
@@ -68,7 +68,7 @@ impl Engine {
                 clock: self.now(),
                 retention: self.settings.retention,
             };
-            let mut state = State::over(working.base());
+            let mut state = State::over(working.base(), false);
             match derive(&mut state, &rules) {
                 Ok(value) => return Ok(value),
                 Err(Stop::Refused(refusal)) => return Err(refusal.into()),

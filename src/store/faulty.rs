@@ -94,7 +94,11 @@ impl FaultyStore {
     }
 
     fn up(&self) -> Result<(), StoreError> {
-        if self.state().down { Err(StoreError::Unavailable("it is down".to_owned())) } else { Ok(()) }
+        if self.state().down {
+            Err(StoreError::Unavailable("it is down".to_owned()))
+        } else {
+            Ok(())
+        }
     }
 }
 

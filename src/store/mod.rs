@@ -9,7 +9,6 @@ mod changes;
 pub mod clock;
 pub mod document;
 
-
 pub mod embedded;
 pub mod faulty;
 pub mod memory;
@@ -45,6 +44,7 @@ pub trait Store: Send + Sync + 'static {
     fn now(&self) -> Time;
 
     /// Reads records by key. Every key that was asked for is in the answer.
+    /// The reservations are read no earlier than everything else.
     ///
     /// # Errors
     ///

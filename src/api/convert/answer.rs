@@ -121,10 +121,9 @@ fn state_word(state: ReservationState) -> v1::ReservationState {
 fn window(window: Window) -> Option<v1::Window> {
     match window {
         Window::Lifetime => None,
-        Window::Period { start, end } => Some(v1::Window {
-            start_time: Some(timestamp(start)),
-            end_time: Some(timestamp(end)),
-        }),
+        Window::Period { start, end } => {
+            Some(v1::Window { start_time: Some(timestamp(start)), end_time: Some(timestamp(end)) })
+        }
     }
 }
 

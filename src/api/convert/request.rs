@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use super::times;
 use crate::domain::decide::{Commit, FindBy, Release, Reserve, merge};
 use crate::domain::name::{
-    Dimensions, MAX_MAP_ENTRIES, ReservationKey, ResourceKey, Violation, check_map,
-    check_name, quoted,
+    Dimensions, MAX_MAP_ENTRIES, ReservationKey, ResourceKey, Violation, check_map, check_name,
+    quoted,
 };
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::{
@@ -52,9 +52,9 @@ pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, 
     faults.name("namespace", &request.namespace);
     faults.name("reservation_id", &request.reservation_id);
     let items = items(request.items, request.dimensions, &mut faults);
-    let ttl = request.ttl.map_or(Some(DEFAULT_TTL), |ttl| {
-        faults.keep(times::span("ttl", ttl, MIN_TTL, MAX_TTL))
-    });
+    let ttl = request
+        .ttl
+        .map_or(Some(DEFAULT_TTL), |ttl| faults.keep(times::span("ttl", ttl, MIN_TTL, MAX_TTL)));
     if let Some(wait) = request.wait {
         match faults.keep(times::span("wait", wait, Span::ZERO, MAX_WAIT)) {
             Some(wait) if wait > Span::ZERO => {
@@ -231,7 +231,10 @@ fn items(
 
 fn amounts(amounts: &[i64], faults: &mut Faults) {
     if amounts.len() > MAX_ITEMS {
-        faults.add("amounts", format!("has {} entries; at most {MAX_ITEMS} are allowed", amounts.len()));
+        faults.add(
+            "amounts",
+            format!("has {} entries; at most {MAX_ITEMS} are allowed", amounts.len()),
+        );
     }
     for (n, amount) in amounts.iter().enumerate().filter(|(_, amount)| **amount < 0) {
         faults.add(&format!("amounts[{n}]"), format!("is {amount}; must not be negative"));
@@ -245,7 +248,8 @@ fn amounts(amounts: &[i64], faults: &mut Faults) {
 
 fn resources(resources: &[String], faults: &mut Faults) {
     if resources.len() > MAX_RESOURCES {
-        let message = format!("has {} entries; at most {MAX_RESOURCES} are allowed", resources.len());
+        let message =
+            format!("has {} entries; at most {MAX_RESOURCES} are allowed", resources.len());
         faults.add("resources", message);
     }
     for (n, resource) in resources.iter().take(MAX_RESOURCES).enumerate() {
@@ -256,4 +260,3 @@ fn resources(resources: &[String], faults: &mut Faults) {
         }
     }
 }
-

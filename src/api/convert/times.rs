@@ -51,7 +51,8 @@ pub fn span(field: &str, duration: Duration, least: Span, most: Span) -> Result<
     }
     let millis = seconds.checked_mul(1000).ok_or_else(fault)?;
     let span = Span::from_millis(millis.saturating_add(i64::from(nanos) / 1_000_000));
-    if span < least || span > most { Err(fault()) } else { Ok(span) }
+    let beyond = span == most && nanos % 1_000_000 != 0;
+    if span < least || span > most || beyond { Err(fault()) } else { Ok(span) }
 }
 
 #[cfg(test)]
@@ -81,7 +82,9 @@ mod tests {
         let of = |seconds, nanos| span("ttl", Duration { seconds, nanos }, least, most);
         assert_eq!(of(1, 0), Ok(least));
         assert_eq!(of(86_400, 0), Ok(most));
-        for (seconds, nanos) in [(0, 999_999_999), (86_400, 1_000_000), (-1, 0), (0, -5), (i64::MAX, 0)] {
+        for (seconds, nanos) in
+            [(0, 999_999_999), (86_400, 1), (86_400, 1_000_000), (-1, 0), (0, -5), (i64::MAX, 0)]
+        {
             assert_eq!(of(seconds, nanos).unwrap_err().message, "must be 1s to 1d");
         }
     }

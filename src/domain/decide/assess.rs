@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Rules, Stop};
 use crate::domain::counter::CounterId;
-use crate::domain::name::SubjectKey;
+use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
 use crate::domain::policy::{Bound, Limit, Match, MaxSpec, Policy, subject_name};
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::{Charge, ItemRequest, Reservation};
@@ -18,7 +18,7 @@ pub(super) struct Assessment {
     pub charges: Vec<Claim>,
     /// The instant of the decision.
     pub now: Time,
-    /// A subject that rules one of the limits and is frozen.
+    /// A subject that the request names and that is frozen.
     frozen: Option<SubjectKey>,
 }
 
@@ -64,7 +64,8 @@ pub(super) fn assess(
     at: Option<Time>,
 ) -> Result<Assessment, Stop> {
     let matches = policy.matches(items)?;
-    let subjects = load_subjects(state, matches.iter().flat_map(|found| &found.subjects));
+    let named = policy.named_subjects(items, &matches);
+    let subjects = load_subjects(state, &named);
     let (counters, now) = match at {
         None => locate(state, policy, &matches, clock)?,
         Some(at) => {
@@ -76,7 +77,7 @@ pub(super) fn assess(
     };
     subjects?;
     let mut frozen = None;
-    for key in matches.iter().flat_map(|found| &found.subjects) {
+    for key in &named {
         if state.subject(key)?.is_some_and(|subject| subject.frozen) {
             frozen = Some(key.clone());
         }
@@ -199,6 +200,26 @@ fn counters_at(
 
 fn latest(state: &State<'_>, counters: &[Arc<CounterId>], clock: Time) -> Time {
     counters.iter().map(|id| state.counter(id).as_of).fold(clock, Time::max)
+}
+
+/// Refuses where one of the resources belongs to a reservation other than
+/// `own`.
+pub(super) fn refuse_foreign(
+    state: &mut State<'_>,
+    resources: &[ResourceKey],
+    own: Option<&ReservationKey>,
+) -> Result<(), Stop> {
+    let mut complete = Ok(());
+    for key in resources {
+        match state.resource_to_bind(key) {
+            Err(Missing) => complete = Err(Missing),
+            Ok(Some(owner)) if Some(owner) != own => {
+                return Err(Refusal::ResourceAlreadyBound { resource: key.resource() }.into());
+            }
+            Ok(_) => {}
+        }
+    }
+    Ok(complete?)
 }
 
 /// Asks for all subjects, so that all that are missing are loaded at once.

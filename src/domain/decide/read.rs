@@ -71,8 +71,7 @@ pub fn usage(
     at: Option<Time>,
 ) -> Result<Usage, Stop> {
     let policy = policy(rules, namespace)?;
-    let item =
-        ItemRequest { metric: metric.to_owned(), amount: 1, dimensions: dimensions.clone() };
+    let item = ItemRequest { metric: metric.to_owned(), amount: 1, dimensions: dimensions.clone() };
     let assessed = assess(state, policy, std::slice::from_ref(&item), rules.clock, at)
         .map_err(without_item_path)?;
     let now = assessed.now;

@@ -1,6 +1,6 @@
 //! Reserve: all limits are charged, or none.
 
-use super::assess::{assess, prepare, standing};
+use super::assess::{assess, prepare, refuse_foreign, standing};
 use super::{Answer, Reserve, Rules, Stop};
 use crate::domain::counter::expire_time;
 use crate::domain::name::ResourceKey;
@@ -19,19 +19,18 @@ pub(super) fn reserve(
     command: &Reserve,
 ) -> Result<Answer, Stop> {
     // The id decides before any limit or policy does.
-    if let Some(existing) = state.reservation_if_loaded(&command.key).cloned() {
+    if let Some(existing) = state.reservation_to_make(&command.key)?.cloned() {
         return replay(state, rules, command, existing);
     }
     let request = &command.request;
-    let policy = rules.policy.ok_or_else(|| Refusal::NamespaceNotFound {
-        namespace: command.key.namespace(),
-    })?;
+    let policy = rules
+        .policy
+        .ok_or_else(|| Refusal::NamespaceNotFound { namespace: command.key.namespace() })?;
     let assessed = assess(state, policy, &request.items, rules.clock, None)?;
     assessed.refuse_frozen()?;
     let (claims, now) = (assessed.charges, assessed.now);
     if claims.len() > MAX_CHARGES {
-        let message =
-            format!("meet {} counters; at most {MAX_CHARGES} are allowed", claims.len());
+        let message = format!("meet {} counters; at most {MAX_CHARGES} are allowed", claims.len());
         return Err(Refusal::invalid("items", message).into());
     }
     let mut failing = Vec::new();
@@ -55,7 +54,13 @@ pub(super) fn reserve(
     for claim in claims {
         let token = state.counter_mut(&claim.counter).charge(claim.amount, until, now);
         let (counter, items) = (claim.counter, claim.items);
-        charges.push(Charge { counter, items, token, bound: claim.bound, enforced: claim.enforced });
+        charges.push(Charge {
+            counter,
+            items,
+            token,
+            bound: claim.bound,
+            enforced: claim.enforced,
+        });
     }
     let reservation = make(rules, command, charges, until, now);
     for resource in bound_now {
@@ -99,14 +104,10 @@ fn refuse_bound(
     state: &mut State<'_>,
     command: &Reserve,
     resources: &[String],
-) -> Result<(), Refusal> {
-    for resource in resources {
-        let key = ResourceKey::new(&command.key.namespace(), resource);
-        if state.resource_if_loaded(&key).is_some() {
-            return Err(Refusal::ResourceAlreadyBound { resource: resource.clone() });
-        }
-    }
-    Ok(())
+) -> Result<(), Stop> {
+    let namespace = command.key.namespace();
+    let keys: Vec<_> = resources.iter().map(|name| ResourceKey::new(&namespace, name)).collect();
+    refuse_foreign(state, &keys, None)
 }
 
 fn make(

@@ -1,6 +1,6 @@
 //! Commit and Release: a hold is settled at most once.
 
-use super::assess::{prepare, standing};
+use super::assess::{prepare, refuse_foreign, standing};
 use super::{Answer, Commit, Release, Rules, Stop};
 use crate::domain::name::{ReservationKey, ResourceKey};
 use crate::domain::refusal::Refusal;
@@ -18,30 +18,28 @@ pub(super) fn commit(
 ) -> Result<Answer, Stop> {
     let (mut reservation, now) = find(state, rules, &command.key)?;
     let id = command.key.id();
-    let standing_as = reservation.state(now);
-    if standing_as == ReservationState::Released {
-        return Err(Refusal::AlreadyReleased { id }.into());
-    }
-    let amounts = amounts_of(&reservation, command)?;
-    let resources = resources_of(&reservation, command)?;
-    match standing_as {
-        ReservationState::Held | ReservationState::Released => {}
-        ReservationState::Committed => {
-            return replay_commit(state, rules, reservation, (&amounts, &resources), now);
-        }
+    match reservation.state(now) {
+        ReservationState::Held => {}
+        ReservationState::Committed => return replay(state, rules, command, reservation, now),
+        ReservationState::Released => return Err(Refusal::AlreadyReleased { id }.into()),
         ReservationState::Expired => {
             let expire_time = reservation.expire_time;
             return Err(Refusal::ReservationExpired { id, expire_time }.into());
         }
     }
-    let mut bindings = Vec::with_capacity(resources.len());
-    for resource in &resources {
-        let key = ResourceKey::new(&command.key.namespace(), resource);
-        if state.resource_if_loaded(&key).is_some_and(|owner| *owner != command.key) {
-            return Err(Refusal::ResourceAlreadyBound { resource: resource.clone() }.into());
-        }
-        bindings.push(key);
+    let amounts = amounts_of(&reservation, command)?;
+    let resources = resources_of(&reservation, command);
+    if resources.len() > MAX_RESOURCES {
+        let message = format!(
+            "with those named when reserving there are {}; at most {MAX_RESOURCES} are allowed",
+            resources.len()
+        );
+        return Err(Refusal::invalid("resources", message).into());
     }
+    let namespace = command.key.namespace();
+    let bindings: Vec<_> =
+        resources.iter().map(|name| ResourceKey::new(&namespace, name)).collect();
+    refuse_foreign(state, &bindings, Some(&command.key))?;
 
     // ---- The line: everything is checked, nothing can fail any more. ----
 
@@ -57,9 +55,10 @@ pub(super) fn commit(
     });
     reservation.settled = Settled::Committed { at: now, amounts, resources };
     give_back(state, &reservation, now);
-    let holds_lifetime = reservation.charges.iter().any(|charge| {
-        charge.counter.window == Window::Lifetime && reservation.used_by(charge) > 0
-    });
+    let holds_lifetime = reservation
+        .charges
+        .iter()
+        .any(|charge| charge.counter.window == Window::Lifetime && reservation.used_by(charge) > 0);
     if holds_lifetime {
         reservation.purge_at = None;
     }
@@ -128,12 +127,7 @@ fn give_back(state: &mut State<'_>, reservation: &Reservation, now: Time) {
     }
 }
 
-fn finish(
-    state: &mut State<'_>,
-    rules: &Rules<'_>,
-    reservation: Reservation,
-    now: Time,
-) -> Answer {
+fn finish(state: &mut State<'_>, rules: &Rules<'_>, reservation: Reservation, now: Time) -> Answer {
     let limits = standing(state, rules, &reservation, now);
     state.put_reservation(reservation.clone());
     Answer { reservation, limits, replayed: false, now }
@@ -162,37 +156,34 @@ fn amounts_of(reservation: &Reservation, command: &Commit) -> Result<Vec<i64>, R
 }
 
 /// The resources to bind: those named when reserving, then those named now.
-fn resources_of(reservation: &Reservation, command: &Commit) -> Result<Vec<String>, Refusal> {
+fn resources_of(reservation: &Reservation, command: &Commit) -> Vec<String> {
     let planned = reservation.request.as_ref().map_or(&[][..], |request| &request.resources);
     let mut resources = planned.to_vec();
     resources.extend(command.resources.iter().filter(|name| !planned.contains(name)).cloned());
-    if resources.len() > MAX_RESOURCES {
-        let message = format!(
-            "with those named when reserving there are {}; at most {MAX_RESOURCES} are allowed",
-            resources.len()
-        );
-        return Err(Refusal::invalid("resources", message));
-    }
-    Ok(resources)
+    resources
 }
 
 /// The same commit again is answered as before, any other is refused.
-fn replay_commit(
+fn replay(
     state: &mut State<'_>,
     rules: &Rules<'_>,
+    command: &Commit,
     reservation: Reservation,
-    asked: (&[i64], &[String]),
     now: Time,
 ) -> Result<Answer, Stop> {
-    let sorted = |names: &[String]| {
-        let mut names = names.to_vec();
+    let sorted = |mut names: Vec<String>| {
         names.sort();
         names
     };
-    let same = matches!(&reservation.settled, Settled::Committed { amounts, resources, .. }
-        if amounts == asked.0 && sorted(resources) == sorted(asked.1));
+    let amounts = match command.amounts.as_slice() {
+        [] => reservation.reserved(),
+        amounts => amounts.to_vec(),
+    };
+    let asked = sorted(resources_of(&reservation, command));
+    let same = matches!(&reservation.settled, Settled::Committed { amounts: done, resources, .. }
+        if *done == amounts && sorted(resources.clone()) == asked);
     if !same {
-        return Err(Refusal::AlreadyCommitted { id: reservation.key.id() }.into());
+        return Err(Refusal::AlreadyCommitted { id: command.key.id() }.into());
     }
     let limits = standing(state, rules, &reservation, now);
     Ok(Answer { reservation, limits, replayed: true, now })

@@ -135,8 +135,7 @@ fn window_faults(window: &WindowSpec, path: &str, faults: &mut Faults) {
         }
         WindowSpec::Calendar(calendar) => {
             if time_zone(&calendar.time_zone).is_none() {
-                let message =
-                    format!("{} is not an IANA time zone", quoted(&calendar.time_zone));
+                let message = format!("{} is not an IANA time zone", quoted(&calendar.time_zone));
                 faults.add(format!("{path}.calendar.time_zone"), message);
             }
             if calendar.week_start.is_some() && calendar.unit != CalendarUnit::Week {
@@ -165,8 +164,7 @@ fn max_faults(spec: &PolicySpec, limit: &LimitSpec, path: &str, faults: &mut Fau
         faults.add(format!("{path}.by_plan[{plan}]"), message);
     }
     for plan in spec.plans.iter().filter(|plan| !by_plan.contains_key(*plan)) {
-        let message =
-            format!("lacks plan {}: write its max, 0 or unlimited", quoted(plan));
+        let message = format!("lacks plan {}: write its max, 0 or unlimited", quoted(plan));
         faults.add(format!("{path}.by_plan"), message);
     }
     if limit.subject_dimension().is_none() {

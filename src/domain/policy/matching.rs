@@ -1,6 +1,6 @@
 //! A policy made ready: which limits apply to an item, and what they allow.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::revision::PolicyRevision;
 use super::spec::{Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, Mode, WindowSpec};
@@ -140,7 +140,11 @@ impl Policy {
                 return Err(Refusal::NoLimitApplies { item: n, metric: item.metric.clone() });
             }
         }
-        if lacking.is_empty() { Ok(found.into_values().collect()) } else { Err(Refusal::InvalidFields(lacking)) }
+        if lacking.is_empty() {
+            Ok(found.into_values().collect())
+        } else {
+            Err(Refusal::InvalidFields(lacking))
+        }
     }
 
     /// What `limit` allows `subject` at `now`.
@@ -173,6 +177,27 @@ impl Policy {
             subject: subject_name(key),
             plan: plan.cloned().unwrap_or_default(),
         })
+    }
+
+    /// Every subject that `items` name: by a dimension that their metric
+    /// requires, or by one that a matching limit names.
+    pub fn named_subjects(&self, items: &[ItemRequest], matches: &[Match<'_>]) -> Vec<SubjectKey> {
+        let mut named = BTreeSet::new();
+        for item in items {
+            let required = self.source.spec.metrics.get(&item.metric);
+            for kind in required.iter().flat_map(|metric| &metric.requires) {
+                named.extend(item.dimensions.get(kind).map(|id| (kind.as_str(), id)));
+            }
+        }
+        for found in matches {
+            for &item in &found.items {
+                for kind in found.limit.spec.dimensions() {
+                    named.extend(items[item].dimensions.get(kind).map(|id| (kind, id)));
+                }
+            }
+        }
+        let key = |(kind, id): (&str, &String)| SubjectKey::new(self.namespace(), kind, id);
+        named.into_iter().map(key).collect()
     }
 
     /// The subject that rules `limit` for an item with these dimensions.
@@ -218,7 +243,9 @@ fn window_rule(spec: &WindowSpec) -> Result<WindowRule, Vec<Violation>> {
             let unit = match unit {
                 CalendarUnit::Hour => Unit::Hour,
                 CalendarUnit::Day => Unit::Day,
-                CalendarUnit::Week => Unit::Week(week_start.unwrap_or(jiff::civil::Weekday::Monday)),
+                CalendarUnit::Week => {
+                    Unit::Week(week_start.unwrap_or(jiff::civil::Weekday::Monday))
+                }
                 CalendarUnit::Month => Unit::Month,
                 CalendarUnit::Year => Unit::Year,
             };

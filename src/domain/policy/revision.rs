@@ -59,8 +59,10 @@ impl PolicyRevision {
             };
             generations.insert(limit.name.clone(), generation);
         }
-        let retired =
-            before.into_iter().filter(|(limit, _)| !generations.contains_key(&limit.name)).collect();
+        let retired = before
+            .into_iter()
+            .filter(|(limit, _)| !generations.contains_key(&limit.name))
+            .collect();
         let revision = Box::new(Self {
             revision: current.map_or(0, |current| current.revision) + 1,
             spec,
@@ -73,9 +75,10 @@ impl PolicyRevision {
     }
 
     fn every_limit(&self) -> Vec<(LimitSpec, i64)> {
-        let present = self.spec.limits.iter().map(|limit| {
-            (limit.clone(), self.generations.get(&limit.name).copied().unwrap_or(1))
-        });
+        let present =
+            self.spec.limits.iter().map(|limit| {
+                (limit.clone(), self.generations.get(&limit.name).copied().unwrap_or(1))
+            });
         present.chain(self.retired.iter().cloned()).collect()
     }
 }
@@ -114,7 +117,8 @@ mod tests {
         assert_eq!((first.revision, first.generations["a"]), (1, 1));
         let raised = apply(Some(&first), vec![limit("a", WindowSpec::Lifetime, 2)]);
         assert_eq!((raised.revision, raised.generations["a"]), (2, 1));
-        let moved = apply(Some(&raised), vec![limit("a", WindowSpec::Fixed(Span::from_secs(60)), 2)]);
+        let moved =
+            apply(Some(&raised), vec![limit("a", WindowSpec::Fixed(Span::from_secs(60)), 2)]);
         assert_eq!((moved.revision, moved.generations["a"]), (3, 2));
     }
 

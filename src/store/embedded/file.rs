@@ -37,11 +37,6 @@ impl File {
             resources: absent(&keys.resources),
             subjects: absent(&keys.subjects),
         };
-        let wanted: Vec<&str> = keys.reservations.iter().map(|key| key.as_str()).collect();
-        for (key, bytes) in self.read(Kind::Reservation, &wanted)? {
-            let record = decode::<ReservationDoc>(&key, &bytes)?.record()?;
-            loaded.reservations.insert(record.value.key.clone(), Some(record));
-        }
         let wanted: Vec<&str> = keys.counters.iter().map(|id| id.text.as_str()).collect();
         for (key, bytes) in self.read(Kind::Counter, &wanted)? {
             let record = decode::<CounterDoc>(&key, &bytes)?.record()?;
@@ -56,6 +51,12 @@ impl File {
         for (key, bytes) in self.read(Kind::Subject, &wanted)? {
             let record = decode::<SubjectDoc>(&key, &bytes)?.record()?;
             loaded.subjects.insert(record.value.key(), Some(record));
+        }
+        // Last, as the trait has it.
+        let wanted: Vec<&str> = keys.reservations.iter().map(|key| key.as_str()).collect();
+        for (key, bytes) in self.read(Kind::Reservation, &wanted)? {
+            let record = decode::<ReservationDoc>(&key, &bytes)?.record()?;
+            loaded.reservations.insert(record.value.key.clone(), Some(record));
         }
         Ok(loaded)
     }

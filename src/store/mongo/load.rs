@@ -24,12 +24,15 @@ use crate::store::{Loaded, StoreError};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn load(collections: &Collections, keys: &Keys) -> Result<Loaded, StoreError> {
-    let (reservations, counters, resources, subjects) = tokio::try_join!(
-        by_id(&collections.reservations, keys.reservations.iter().map(|k| k.as_str())),
+    let (counters, resources, subjects) = tokio::try_join!(
         by_id(&collections.counters, keys.counters.iter().map(|k| k.text.as_str())),
         by_id(&collections.resources, keys.resources.iter().map(|k| k.as_str())),
         by_id(&collections.subjects, keys.subjects.iter().map(|k| k.as_str())),
     )?;
+    // Afterwards: whoever is told that an id is unused, and that a counter is
+    // full, must not learn that from before and after its admission elsewhere.
+    let reservations = keys.reservations.iter().map(|k| k.as_str());
+    let reservations = by_id(&collections.reservations, reservations).await?;
     let mut loaded = Loaded {
         reservations: absent(&keys.reservations),
         counters: absent(&keys.counters),

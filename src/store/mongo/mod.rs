@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bson::RawDocumentBuf;
-use mongodb::options::{ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern};
+use mongodb::options::{
+    ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
+};
 use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
@@ -85,8 +87,9 @@ impl MongoStore {
     /// The URI is wrong, nothing answers, or the deployment is unfit: a
     /// standalone server, or a database of a newer version of this program.
     pub async fn connect(uri: &str) -> Result<Self, ConnectError> {
-        let mut options =
-            ClientOptions::parse(uri).await.map_err(|error| ConnectError::Uri(error.to_string()))?;
+        let mut options = ClientOptions::parse(uri)
+            .await
+            .map_err(|error| ConnectError::Uri(error.to_string()))?;
         options.app_name.get_or_insert_with(|| "quotad".to_owned());
         options.connect_timeout.get_or_insert(CONNECT);
         options.server_selection_timeout.get_or_insert(SERVER_SELECTION);
@@ -98,8 +101,8 @@ impl MongoStore {
             Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
         schema::check_deployment(&options).await?;
         let database = options.default_database.clone();
-        let client = Client::with_options(options)
-            .map_err(|error| ConnectError::Uri(error.to_string()))?;
+        let client =
+            Client::with_options(options).map_err(|error| ConnectError::Uri(error.to_string()))?;
         let database = client.database(database.as_deref().unwrap_or(DEFAULT_DATABASE));
         schema::prepare(&database).await?;
         let clock = Arc::new(TrackedClock::start(&database).await.map_err(unreachable)?);

@@ -26,7 +26,9 @@ pub(super) async fn check_deployment(options: &ClientOptions) -> Result<(), Conn
     for host in &options.hosts {
         match hello(options, host).await {
             Ok(reply) => return fit(&reply, host),
-            Err(error) => last = ConnectError::Unreachable(format!("{host}: {}", error::brief(&error))),
+            Err(error) => {
+                last = ConnectError::Unreachable(format!("{host}: {}", error::brief(&error)))
+            }
         }
     }
     Err(last)
