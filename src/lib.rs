@@ -55,6 +55,12 @@
 //! | how records are written down | `store/document/` |
 //! | what MongoDB is asked | `store/mongo/` |
 
+// The map above and those of the modules lead into private parts too; the
+// documentation is built with them.
+#![allow(rustdoc::private_intra_doc_links)]
+#![warn(clippy::unwrap_used)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod api;
 pub mod cli;
 pub mod domain;

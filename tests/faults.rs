@@ -20,10 +20,10 @@ use quota_authority::domain::refusal::Refusal;
 use quota_authority::domain::reservation::{ItemRequest, Request, Reservation, ReservationState};
 use quota_authority::domain::time::{Span, Time};
 use quota_authority::engine::{Engine, Error, Settings};
+use quota_authority::store::SharedStore;
 use quota_authority::store::clock::{Clock, ManualClock};
 use quota_authority::store::faulty::{Fault, FaultyStore};
 use quota_authority::store::memory::MemoryStore;
-use quota_authority::store::{SharedStore, Store as _};
 use tokio::task::JoinHandle;
 
 const NAMESPACE: &str = "n";
@@ -126,7 +126,7 @@ async fn actor(
         let key = ReservationKey::new(NAMESPACE, &format!("{n}-{call}"));
         let reserve = Command::Reserve(Reserve {
             key: key.clone(),
-            request: Request {
+            request: Arc::new(Request {
                 items: vec![ItemRequest {
                     metric: "m".to_owned(),
                     amount: chance.i64(1..4),
@@ -139,7 +139,7 @@ async fn actor(
                 commit: chance.u8(0..8) == 0,
                 resources: vec![],
                 labels: BTreeMap::new(),
-            },
+            }),
             principal: "test".to_owned(),
         });
         let outcome = match cluster.send(&reserve, chance.usize(0..ENGINES)).await {
@@ -211,7 +211,7 @@ async fn run(seed: u64) {
     for Told { key, outcome } in told {
         let found = FindBy::Id(key.clone());
         let found = cluster.engine(0).reservation(NAMESPACE, &found).await;
-        let found: Option<(Reservation, Time)> = match found {
+        let found: Option<(Arc<Reservation>, Time)> = match found {
             Ok(found) => Some(found),
             Err(Error::Refused(Refusal::ReservationNotFound { .. })) => None,
             Err(other) => panic!("seed {seed}: {other}"),
@@ -275,16 +275,18 @@ async fn every_fault_by_itself_is_applied_once_and_answered_once() {
         let faulty = FaultyStore::new(Arc::clone(&memory), 0, 0);
         let cluster = Cluster::over(faulty.clone());
         cluster.engine(0).apply_policy(policy(), 0, false, "test").await.unwrap();
-        let request = |amount| Request {
-            items: vec![ItemRequest {
-                metric: "m".to_owned(),
-                amount,
-                dimensions: BTreeMap::from([("user".to_owned(), "u".to_owned())]),
-            }],
-            ttl: Span::from_secs(60),
-            commit: false,
-            resources: vec![],
-            labels: BTreeMap::new(),
+        let request = |amount| {
+            Arc::new(Request {
+                items: vec![ItemRequest {
+                    metric: "m".to_owned(),
+                    amount,
+                    dimensions: BTreeMap::from([("user".to_owned(), "u".to_owned())]),
+                }],
+                ttl: Span::from_secs(60),
+                commit: false,
+                resources: vec![],
+                labels: BTreeMap::new(),
+            })
         };
         let key = |id| ReservationKey::new(NAMESPACE, id);
         let principal = "test".to_owned();

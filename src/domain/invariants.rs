@@ -33,14 +33,10 @@ impl fmt::Display for Breach {
 
 /// Every breach of I1 to I3 by `counters`, given all `reservations` that were
 /// ever charged to them, at `now`.
-pub fn breaches<'r>(
-    counters: &[Counter],
-    reservations: impl IntoIterator<Item = &'r Reservation>,
-    now: Time,
-) -> Vec<Breach> {
+pub fn breaches(counters: &[Counter], reservations: &[Arc<Reservation>], now: Time) -> Vec<Breach> {
     let mut expected: HashMap<Arc<CounterId>, Sums> = HashMap::new();
     for reservation in reservations {
-        for charge in &reservation.charges {
+        for charge in reservation.charges.iter() {
             let sums = expected.entry(Arc::clone(&charge.counter)).or_default();
             sums.used = sums.used.saturating_add(reservation.used_by(charge));
             if reservation.state(now) == ReservationState::Held {

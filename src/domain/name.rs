@@ -113,7 +113,15 @@ pub fn join_key<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
 
 /// The parts that [`join_key`] was given.
 pub fn split_key(key: &str) -> Vec<String> {
-    key.split('/').map(|part| part.replace("%2F", "/").replace("%25", "%")).collect()
+    key.split('/').map(|part| unescape(part).into_owned()).collect()
+}
+
+fn unescape(part: &str) -> Cow<'_, str> {
+    if part.contains('%') {
+        Cow::Owned(part.replace("%2F", "/").replace("%25", "%"))
+    } else {
+        Cow::Borrowed(part)
+    }
 }
 
 fn escape(part: &str) -> Cow<'_, str> {
@@ -147,8 +155,13 @@ macro_rules! key_type {
             }
 
             /// The namespace that the record lives in.
-            pub fn namespace(&self) -> String {
-                split_key(&self.0).swap_remove(0)
+            pub fn namespace(&self) -> Cow<'_, str> {
+                unescape(self.0.split('/').next().unwrap_or_default())
+            }
+
+            /// The last part: the record's own name.
+            fn last(&self) -> Cow<'_, str> {
+                unescape(self.0.rsplit('/').next().unwrap_or_default())
             }
         }
 
@@ -175,15 +188,22 @@ key_type!(
 
 impl ReservationKey {
     /// The caller's own id, without the namespace.
-    pub fn id(&self) -> String {
-        split_key(&self.0).pop().unwrap_or_default()
+    pub fn id(&self) -> Cow<'_, str> {
+        self.last()
+    }
+}
+
+impl SubjectKey {
+    /// The subject's id, without kind and namespace.
+    pub fn id(&self) -> Cow<'_, str> {
+        self.last()
     }
 }
 
 impl ResourceKey {
     /// The resource's name, without the namespace.
-    pub fn resource(&self) -> String {
-        split_key(&self.0).pop().unwrap_or_default()
+    pub fn resource(&self) -> Cow<'_, str> {
+        self.last()
     }
 }
 

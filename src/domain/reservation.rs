@@ -148,9 +148,9 @@ pub struct Reservation {
     pub key: ReservationKey,
     /// What was asked for; `None` for the record that a Release left behind
     /// because it came before its Reserve.
-    pub request: Option<Request>,
+    pub request: Option<Arc<Request>>,
     /// What was taken.
-    pub charges: Vec<Charge>,
+    pub charges: Arc<[Charge]>,
     /// When it was admitted.
     pub create_time: Time,
     /// When it lapses unless it is settled; the instant of admission for one

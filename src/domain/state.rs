@@ -1,12 +1,12 @@
 //! The records that decisions read and change.
 //!
-//! A [`Base`] is what was loaded; a [`State`] lies over it and collects what
-//! decisions change, so that a batch can be folded again from the same base.
-//! A decision that needs a record which is not there reports it as missing
-//! and is made again once it is loaded: the rules alone know what they need.
+//! [`Records`] are what is known; a [`State`] lies over them and collects what
+//! decisions change, so that a batch can be folded again from the same records.
+//! A decision that needs a record which is not known reports it as missing and
+//! is made again once it is loaded: the rules alone know what they need.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use super::counter::{Counter, CounterId};
@@ -42,27 +42,24 @@ impl Keys {
     }
 }
 
-/// Loaded records of one kind; `None` for one that does not exist.
-pub type Rows<K, V> = HashMap<K, Option<V>>;
-
-/// What was loaded.
-#[derive(Clone, Debug, Default)]
-pub struct Base {
-    /// Reservations.
-    pub reservations: Rows<ReservationKey, Reservation>,
-    /// Counters.
-    pub counters: Rows<Arc<CounterId>, Counter>,
-    /// Resource bindings: the reservation that each belongs to.
-    pub resources: Rows<ResourceKey, ReservationKey>,
-    /// Subjects.
-    pub subjects: Rows<SubjectKey, Subject>,
+/// The records that decisions are made over, as far as they are known.
+/// `None` means not known, `Some(None)` that there is no such record.
+pub trait Records: Sync {
+    /// A reservation.
+    fn reservation(&self, key: &ReservationKey) -> Option<Option<&Arc<Reservation>>>;
+    /// A counter.
+    fn counter(&self, id: &Arc<CounterId>) -> Option<Option<&Counter>>;
+    /// The reservation that a resource belongs to.
+    fn resource(&self, key: &ResourceKey) -> Option<Option<&ReservationKey>>;
+    /// A subject.
+    fn subject(&self, key: &SubjectKey) -> Option<Option<Arc<Subject>>>;
 }
 
 /// What decisions changed.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Reservations made or settled.
-    pub reservations: HashMap<ReservationKey, Reservation>,
+    pub reservations: HashMap<ReservationKey, Arc<Reservation>>,
     /// Counters charged or given back to.
     pub counters: HashMap<Arc<CounterId>, Counter>,
     /// Resources bound.
@@ -76,12 +73,11 @@ impl Changes {
     }
 }
 
-/// A base and the changes made over it.
-#[derive(Debug)]
+/// Records and the changes made over them.
 pub struct State<'a> {
-    base: &'a Base,
+    records: &'a dyn Records,
     /// Take the id of a Reserve and the resources of a commit to be free where
-    /// they were not loaded: the unique indexes object if they are not.
+    /// they are not known: the unique indexes object if they are not.
     trusting: bool,
     changes: Changes,
     missing: Keys,
@@ -90,16 +86,11 @@ pub struct State<'a> {
 
 impl<'a> State<'a> {
     /// Nothing changed yet. A `trusting` state takes the id of a Reserve and
-    /// the resources of a commit to be free where they were not loaded, and
+    /// the resources of a commit to be free where they are not known, and
     /// relies on the unique indexes to object; another reports them missing.
-    pub fn over(base: &'a Base, trusting: bool) -> Self {
-        Self {
-            base,
-            trusting,
-            changes: Changes::default(),
-            missing: Keys::default(),
-            read: Keys::default(),
-        }
+    pub fn over(records: &'a dyn Records, trusting: bool) -> Self {
+        let (missing, read) = (Keys::default(), Keys::default());
+        Self { records, trusting, changes: Changes::default(), missing, read }
     }
 
     /// What was changed.
@@ -119,26 +110,42 @@ impl<'a> State<'a> {
     }
 
     /// The reservation, or `None` where there is none.
-    pub fn reservation(&mut self, key: &ReservationKey) -> Result<Option<&Reservation>, Missing> {
+    pub fn reservation(
+        &mut self,
+        key: &ReservationKey,
+    ) -> Result<Option<&Arc<Reservation>>, Missing> {
         self.read.reservations.push(key.clone());
-        look_up(
-            key,
-            &self.changes.reservations,
-            &self.base.reservations,
-            &mut self.missing.reservations,
-        )
+        if let Some(changed) = self.changes.reservations.get(key) {
+            return Ok(Some(changed));
+        }
+        self.records.reservation(key).ok_or_else(|| {
+            self.missing.reservations.push(key.clone());
+            Missing
+        })
     }
 
     /// The reservation that a Reserve would make: most often there is none.
     pub fn reservation_to_make(
         &mut self,
         key: &ReservationKey,
-    ) -> Result<Option<&Reservation>, Missing> {
-        if self.trusting && !self.base.reservations.contains_key(key) {
+    ) -> Result<Option<&Arc<Reservation>>, Missing> {
+        if self.trusting && self.records.reservation(key).is_none() {
             self.read.reservations.push(key.clone());
             return Ok(self.changes.reservations.get(key));
         }
         self.reservation(key)
+    }
+
+    /// Whom the resource belongs to, or `None` where it is free.
+    pub fn resource(&mut self, key: &ResourceKey) -> Result<Option<&ReservationKey>, Missing> {
+        self.read.resources.push(key.clone());
+        if let Some(changed) = self.changes.resources.get(key) {
+            return Ok(Some(changed));
+        }
+        self.records.resource(key).ok_or_else(|| {
+            self.missing.resources.push(key.clone());
+            Missing
+        })
     }
 
     /// Whom the resource belongs to that a commit would bind: most often
@@ -147,36 +154,27 @@ impl<'a> State<'a> {
         &mut self,
         key: &ResourceKey,
     ) -> Result<Option<&ReservationKey>, Missing> {
-        if self.trusting && !self.base.resources.contains_key(key) {
+        if self.trusting && self.records.resource(key).is_none() {
             self.read.resources.push(key.clone());
             return Ok(self.changes.resources.get(key));
         }
         self.resource(key)
     }
 
-    /// Whom the resource belongs to, or `None` where it is free.
-    pub fn resource(&mut self, key: &ResourceKey) -> Result<Option<&ReservationKey>, Missing> {
-        self.read.resources.push(key.clone());
-        look_up(key, &self.changes.resources, &self.base.resources, &mut self.missing.resources)
-    }
-
     /// The subject, or `None` where it was never put.
-    pub fn subject(&mut self, key: &SubjectKey) -> Result<Option<&'a Subject>, Missing> {
-        match self.base.subjects.get(key) {
-            Some(subject) => Ok(subject.as_ref()),
-            None => {
-                self.missing.subjects.push(key.clone());
-                Err(Missing)
-            }
-        }
+    pub fn subject(&mut self, key: &SubjectKey) -> Result<Option<Arc<Subject>>, Missing> {
+        self.records.subject(key).ok_or_else(|| {
+            self.missing.subjects.push(key.clone());
+            Missing
+        })
     }
 
-    /// The counters, in that order. All that are missing are reported at once.
+    /// The counters. All that are missing are reported at once.
     pub fn counters(&mut self, ids: &[Arc<CounterId>]) -> Result<(), Missing> {
         let mut complete = Ok(());
         for id in ids {
             self.read.counters.push(Arc::clone(id));
-            if !self.changes.counters.contains_key(id) && !self.base.counters.contains_key(id) {
+            if !self.changes.counters.contains_key(id) && self.records.counter(id).is_none() {
                 self.missing.counters.push(Arc::clone(id));
                 complete = Err(Missing);
             }
@@ -186,51 +184,30 @@ impl<'a> State<'a> {
 
     /// A counter that [`State::counters`] has found; fresh where none is
     /// stored.
-    pub fn counter(&self, id: &Arc<CounterId>) -> std::borrow::Cow<'_, Counter> {
-        let loaded = || self.base.counters.get(id).and_then(Option::as_ref);
-        match self.changes.counters.get(id).or_else(loaded) {
-            Some(counter) => std::borrow::Cow::Borrowed(counter),
-            None => std::borrow::Cow::Owned(Counter::new(Arc::clone(id))),
+    pub fn counter(&self, id: &Arc<CounterId>) -> Cow<'_, Counter> {
+        let known = || self.records.counter(id).flatten();
+        match self.changes.counters.get(id).or_else(known) {
+            Some(counter) => Cow::Borrowed(counter),
+            None => Cow::Owned(Counter::new(Arc::clone(id))),
         }
     }
 
     /// A counter that [`State::counters`] has found, to be changed.
     pub fn counter_mut(&mut self, id: &Arc<CounterId>) -> &mut Counter {
-        let base = self.base;
+        let records = self.records;
         self.changes.counters.entry(Arc::clone(id)).or_insert_with(|| {
-            let loaded = base.counters.get(id).and_then(Option::as_ref);
-            loaded.cloned().unwrap_or_else(|| Counter::new(Arc::clone(id)))
+            let known = records.counter(id).flatten();
+            known.cloned().unwrap_or_else(|| Counter::new(Arc::clone(id)))
         })
     }
 
     /// Makes or replaces a reservation.
-    pub fn put_reservation(&mut self, reservation: Reservation) {
+    pub fn put_reservation(&mut self, reservation: Arc<Reservation>) {
         self.changes.reservations.insert(reservation.key.clone(), reservation);
     }
 
     /// Binds a resource.
     pub fn bind(&mut self, resource: ResourceKey, owner: ReservationKey) {
         self.changes.resources.insert(resource, owner);
-    }
-}
-
-fn look_up<'s, K, V>(
-    key: &K,
-    changed: &'s HashMap<K, V>,
-    base: &'s Rows<K, V>,
-    missing: &mut Vec<K>,
-) -> Result<Option<&'s V>, Missing>
-where
-    K: Clone + Eq + Hash,
-{
-    if let Some(value) = changed.get(key) {
-        return Ok(Some(value));
-    }
-    match base.get(key) {
-        Some(row) => Ok(row.as_ref()),
-        None => {
-            missing.push(key.clone());
-            Err(Missing)
-        }
     }
 }

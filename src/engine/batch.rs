@@ -10,12 +10,12 @@ use tracing::{debug, warn};
 
 use super::cache::Cache;
 use super::catalog::Catalog;
-use super::plan::{Folded, Outcome, Policies, Sources, Working};
+use super::plan::{Folded, Outcome, Policies, Working};
 use super::queue::{Pending, Queue};
 use super::{Error, MonotonicClock, Settings};
 use crate::domain::decide::Command;
 use crate::domain::name::ReservationKey;
-use crate::domain::state::{Changes, Keys};
+use crate::domain::state::Keys;
 use crate::store::{ChangeSet, SharedStore, StoreError, WriteError};
 
 /// How often a batch is tried before its commands go back to the queue.
@@ -147,25 +147,22 @@ impl Batcher {
         batch: &mut Vec<Pending>,
         afresh: bool,
     ) -> Result<Option<Decided>, StoreError> {
-        let (store, catalog) = (&self.store, &self.catalog);
-        let known: Vec<ReservationKey> =
-            reserved(batch).filter(|key| self.cache.knows(key)).cloned().collect();
-        let mut sources = Sources { store, catalog, cache: Some(&mut self.cache) };
-        let valid_until = Instant::now() + VALID;
-        let policies = policies(catalog, batch).await?;
         let careful = afresh || self.wary > 0;
-        let mut working = Working::new(careful);
+        let valid_until = Instant::now() + VALID;
+        let policies = policies(&self.catalog, batch).await?;
+        let cache = (!afresh).then_some(&self.cache);
+        let mut working = Working::new(&self.catalog, cache, careful);
         if !careful {
             // An id that this process has used is a replay: read what became
             // of it before the unique index has to object.
-            let keys = Keys { reservations: known, ..Keys::default() };
-            working.bring_in(keys, false, &mut sources).await?;
+            let known = reserved(batch).filter(|key| self.cache.knows(key)).cloned();
+            let keys = Keys { reservations: known.collect(), ..Keys::default() };
+            working.read(keys, &self.store).await?;
         }
         for _ in 0..FOLDS {
-            let now = self.clock.read(store);
+            let now = self.clock.read(&self.store);
             match working.fold(batch, &policies, now, self.settings.retention) {
-                Folded::Missing(keys) => working.bring_in(keys, !afresh, &mut sources).await?,
-                Folded::Unproven(keys) => working.bring_in(keys, false, &mut sources).await?,
+                Folded::Unknown(keys) => working.read(keys, &self.store).await?,
                 Folded::Decided(outcomes, changes) => {
                     let changing: Vec<bool> = outcomes.iter().map(changed).collect();
                     let gone: Vec<bool> = batch
@@ -181,24 +178,19 @@ impl Batcher {
                         }
                         continue;
                     }
+                    let now = self.clock.read(&self.store);
+                    let mut changes = working.change_set(changes, now, self.settings.retention);
+                    changes.valid_until = Some(valid_until);
                     if careful {
                         let found = working.found(reserved(batch));
                         self.wary = if found { WARY } else { self.wary.saturating_sub(1) };
                     }
-                    let changes = self.change_set(&working, changes, valid_until);
                     return Ok(Some(Decided { outcomes, changes }));
                 }
             }
         }
         let message = "the rules kept asking for more records".to_owned();
         Err(StoreError::Damaged { key: "batch".to_owned(), message })
-    }
-
-    fn change_set(&self, working: &Working, changes: Changes, valid_until: Instant) -> ChangeSet {
-        let now = self.clock.read(&self.store);
-        let mut changes = working.change_set(changes, now, self.settings.retention);
-        changes.valid_until = Some(valid_until);
-        changes
     }
 
     async fn write(&mut self, mut batch: Vec<Pending>, decided: Decided) -> Attempt {
@@ -211,7 +203,7 @@ impl Batcher {
             Ok(()) => {
                 self.cache.wrote(changes);
                 answer(batch, outcomes);
-                return Attempt::Done;
+                Attempt::Done
             }
             Err(error) => {
                 self.cache.doubt(&changes);

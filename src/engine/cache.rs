@@ -22,7 +22,7 @@ pub(super) struct Cache {
     counters: LruCache<Arc<CounterId>, Versioned<Counter>>,
     /// Of a settled reservation only the key is kept: that is enough to know
     /// that a Reserve with its id is a replay.
-    reservations: LruCache<ReservationKey, Option<Versioned<Reservation>>>,
+    reservations: LruCache<ReservationKey, Option<Versioned<Arc<Reservation>>>>,
 }
 
 impl Cache {
@@ -30,12 +30,14 @@ impl Cache {
         Self { counters: LruCache::new(COUNTERS), reservations: LruCache::new(RESERVATIONS) }
     }
 
-    pub fn counter(&mut self, id: &Arc<CounterId>) -> Option<&Versioned<Counter>> {
-        self.counters.get(id)
+    // Looking does not count as use, since whatever is used is written again.
+
+    pub fn counter(&self, id: &Arc<CounterId>) -> Option<&Versioned<Counter>> {
+        self.counters.peek(id)
     }
 
-    pub fn reservation(&mut self, key: &ReservationKey) -> Option<&Versioned<Reservation>> {
-        self.reservations.get(key)?.as_ref()
+    pub fn reservation(&self, key: &ReservationKey) -> Option<&Versioned<Arc<Reservation>>> {
+        self.reservations.peek(key)?.as_ref()
     }
 
     /// Whether this process has made a reservation of that id.
@@ -52,7 +54,7 @@ impl Cache {
         for change in changes.reservations {
             let key = change.value.key.clone();
             let open = change.value.settled == Settled::Open;
-            let kept = open.then(|| Versioned { version: change.version, value: change.value });
+            let kept = open.then_some(Versioned { version: change.version, value: change.value });
             self.reservations.put(key, kept);
         }
     }

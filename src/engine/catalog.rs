@@ -36,7 +36,7 @@ const SUBJECTS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 pub(super) struct Catalog {
     store: SharedStore,
     policies: Mutex<LruCache<String, Copy<Arc<Policy>>>>,
-    subjects: Mutex<LruCache<SubjectKey, Copy<Option<Subject>>>>,
+    subjects: Mutex<LruCache<SubjectKey, Copy<Option<Arc<Subject>>>>>,
 }
 
 /// Something that was read, and when.
@@ -117,14 +117,14 @@ impl Catalog {
     }
 
     /// The subject, where a fresh copy of it is here.
-    pub fn subject(&self, key: &SubjectKey) -> Option<Option<Subject>> {
+    pub fn subject(&self, key: &SubjectKey) -> Option<Option<Arc<Subject>>> {
         let mut subjects = lock(&self.subjects);
         let copy = subjects.get_mut(key)?;
         copy.fresh().then(|| copy.value.clone())
     }
 
     /// Subjects were read: asked for then, and this is what they are.
-    pub fn read(&self, subjects: &HashMap<SubjectKey, Option<Subject>>, asked: Instant) {
+    pub fn read(&self, subjects: &HashMap<SubjectKey, Option<Arc<Subject>>>, asked: Instant) {
         let mut copies = lock(&self.subjects);
         for (key, subject) in subjects {
             // A write of this process may have been faster than this read.
@@ -136,8 +136,9 @@ impl Catalog {
 
     /// A subject was written just now.
     pub fn wrote(&self, subject: Subject) {
-        let copy = Copy::new(Some(subject.clone()), Instant::now());
-        lock(&self.subjects).put(subject.key(), copy);
+        let key = subject.key();
+        let copy = Copy::new(Some(Arc::new(subject)), Instant::now());
+        lock(&self.subjects).put(key, copy);
     }
 
     /// Confirms copies in use, for ever.
@@ -178,7 +179,7 @@ impl Catalog {
             if let Some(copy) = copies.peek_mut(&key)
                 && copy.confirmed <= asked
             {
-                copy.value = subject.map(|subject| subject.value);
+                copy.value = subject.map(|subject| Arc::new(subject.value));
                 copy.confirmed = asked;
             }
         }

@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -65,7 +64,7 @@ impl Default for Settings {
 }
 
 /// Why a call has no answer.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// Refused by the rules; nothing was changed.
     #[error("refused: {0:?}")]

@@ -15,6 +15,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::cache::Cache;
@@ -22,11 +23,12 @@ use super::catalog::Catalog;
 use super::queue::Pending;
 use crate::domain::counter::{Counter, CounterId};
 use crate::domain::decide::{Answer, Rules, Stop, decide};
-use crate::domain::name::{ReservationKey, ResourceKey};
+use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
 use crate::domain::policy::Policy;
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::Reservation;
-use crate::domain::state::{Base, Changes, Keys, Rows, State};
+use crate::domain::state::{Changes, Keys, Records, State};
+use crate::domain::subject::Subject;
 use crate::domain::time::{Span, Time};
 use crate::store::{Binding, Change, ChangeSet, SharedStore, StoreError, Versioned};
 
@@ -36,56 +38,74 @@ pub(super) type Policies = HashMap<String, Option<Arc<Policy>>>;
 /// What a decision came to.
 pub(super) type Outcome = Result<Answer, Refusal>;
 
-/// The records that a batch is decided over.
-#[derive(Default)]
-pub(super) struct Working {
-    base: Base,
-    reservations: Provenance<ReservationKey>,
-    counters: Provenance<Arc<CounterId>>,
-    resources: Provenance<ResourceKey>,
-    /// How often the store was read.
-    reads: u32,
+/// The records that a batch is decided over: what was read during this
+/// attempt and, beneath that, what this process wrote last.
+pub(super) struct Working<'c> {
+    catalog: &'c Catalog,
+    /// `None` where only what the store says now will do.
+    cache: Option<&'c Cache>,
     /// Nothing is taken to be absent that was not looked up.
     careful: bool,
+    reservations: HashMap<ReservationKey, Read<Versioned<Arc<Reservation>>>>,
+    counters: HashMap<Arc<CounterId>, Read<Versioned<Counter>>>,
+    resources: HashMap<ResourceKey, Read<ReservationKey>>,
+    subjects: HashMap<SubjectKey, Option<Arc<Subject>>>,
+    /// How often the store was read.
+    reads: u32,
 }
 
-/// Where the records of one kind come from.
-struct Provenance<K> {
-    versions: HashMap<K, i64>,
-    /// The records that were read, and by which read.
-    certain: HashMap<K, u32>,
-}
-
-impl<K> Default for Provenance<K> {
-    fn default() -> Self {
-        Self { versions: HashMap::new(), certain: HashMap::new() }
-    }
+/// A record that was read, or that there is none, and by which read.
+struct Read<T> {
+    record: Option<T>,
+    by: u32,
 }
 
 /// A fold over a batch.
 pub(super) enum Folded {
-    /// These records must be read first; cached ones will do.
-    Missing(Keys),
-    /// These records must be read first, for certain.
-    Unproven(Keys),
+    /// These records must be read first.
+    Unknown(Keys),
     /// Decided.
     Decided(Vec<Outcome>, Changes),
 }
 
-/// Where a batch's records are read.
-pub(super) struct Sources<'s> {
-    pub store: &'s SharedStore,
-    pub catalog: &'s Catalog,
-    /// `None` for a reader, who wants to know what the store says and not what
-    /// this process wrote last.
-    pub cache: Option<&'s mut Cache>,
+impl Records for Working<'_> {
+    fn reservation(&self, key: &ReservationKey) -> Option<Option<&Arc<Reservation>>> {
+        if let Some(read) = self.reservations.get(key) {
+            return Some(read.record.as_ref().map(|row| &row.value));
+        }
+        Some(Some(&self.cache?.reservation(key)?.value))
+    }
+
+    fn counter(&self, id: &Arc<CounterId>) -> Option<Option<&Counter>> {
+        if let Some(read) = self.counters.get(id) {
+            return Some(read.record.as_ref().map(|row| &row.value));
+        }
+        Some(Some(&self.cache?.counter(id)?.value))
+    }
+
+    fn resource(&self, key: &ResourceKey) -> Option<Option<&ReservationKey>> {
+        self.resources.get(key).map(|read| read.record.as_ref())
+    }
+
+    fn subject(&self, key: &SubjectKey) -> Option<Option<Arc<Subject>>> {
+        self.subjects.get(key).cloned().or_else(|| self.catalog.subject(key))
+    }
 }
 
-impl Working {
-    /// Nothing is there yet. A `careful` one looks up every id and resource
+impl<'c> Working<'c> {
+    /// Nothing is read yet. A `careful` one looks up every id and resource
     /// before it takes them to be unused.
-    pub fn new(careful: bool) -> Self {
-        Self { careful, ..Self::default() }
+    pub fn new(catalog: &'c Catalog, cache: Option<&'c Cache>, careful: bool) -> Self {
+        Self {
+            catalog,
+            cache,
+            careful,
+            reservations: HashMap::new(),
+            counters: HashMap::new(),
+            resources: HashMap::new(),
+            subjects: HashMap::new(),
+            reads: 0,
+        }
     }
 
     /// Decides every command of the batch, in order, each over what the ones
@@ -97,7 +117,7 @@ impl Working {
         clock: Time,
         retention: Span,
     ) -> Folded {
-        let mut state = State::over(&self.base, !self.careful);
+        let mut state = State::over(self, !self.careful);
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut rests_on = Vec::new();
         let mut complete = true;
@@ -119,111 +139,71 @@ impl Working {
             outcomes.push(outcome);
         }
         if !complete {
-            // Decisions made over records that are missing do not count.
-            return Folded::Missing(state.take_missing());
+            // Decisions made while records are missing do not count.
+            return Folded::Unknown(state.take_missing());
         }
         let changes = state.into_changes();
         let unproven = self.unproven(rests_on, &changes);
         if unproven.is_empty() {
             Folded::Decided(outcomes, changes)
         } else {
-            Folded::Unproven(unproven)
+            Folded::Unknown(unproven)
         }
     }
 
+    /// The records that outcomes rest on and that nothing proves.
     fn unproven(&self, rests_on: Vec<Keys>, changes: &Changes) -> Keys {
         let mut unproven = Keys::default();
         for keys in rests_on {
-            let read = |certain: Option<&u32>| certain.copied().unwrap_or_default();
-            let counters = keys.counters.iter().map(|k| read(self.counters.certain.get(k)));
-            let resources = keys.resources.iter().map(|k| read(self.resources.certain.get(k)));
+            let counters = keys.counters.iter().filter_map(|k| Some(self.counters.get(k)?.by));
+            let resources = keys.resources.iter().filter_map(|k| Some(self.resources.get(k)?.by));
             let latest = counters.chain(resources).max().unwrap_or_default();
             unproven.reservations.extend(keys.reservations.into_iter().filter(|key| {
-                let absent = || matches!(self.base.reservations.get(key), Some(None));
-                let proven = match self.reservations.certain.get(key) {
-                    None => false,
-                    Some(read) => !absent() || *read >= latest,
-                };
+                let proven = self
+                    .reservations
+                    .get(key)
+                    .is_some_and(|read| read.record.is_some() || read.by >= latest);
                 !proven && !changes.reservations.contains_key(key)
             }));
-            let certain = &self.counters.certain;
-            let open = |k: &_| !certain.contains_key(k) && !changes.counters.contains_key(k);
+            let open = |k: &_| !self.counters.contains_key(k) && !changes.counters.contains_key(k);
             unproven.counters.extend(keys.counters.into_iter().filter(open));
-            let certain = &self.resources.certain;
-            let open = |k: &_| !certain.contains_key(k) && !changes.resources.contains_key(k);
+            let open =
+                |k: &_| !self.resources.contains_key(k) && !changes.resources.contains_key(k);
             unproven.resources.extend(keys.resources.into_iter().filter(open));
         }
         unproven
     }
 
-    /// The records.
-    pub fn base(&self) -> &Base {
-        &self.base
-    }
-
-    /// Brings records in: from the cache where that will do, from the store
-    /// otherwise.
-    pub async fn bring_in(
-        &mut self,
-        keys: Keys,
-        cached: bool,
-        sources: &mut Sources<'_>,
-    ) -> Result<(), StoreError> {
-        let mut wanted = distinct(keys);
-        if cached && let Some(cache) = &mut sources.cache {
-            wanted.counters.retain(|id| match cache.counter(id) {
-                Some(record) => {
-                    self.counters.versions.insert(Arc::clone(id), record.version);
-                    self.base.counters.insert(Arc::clone(id), Some(record.value.clone()));
-                    false
-                }
-                None => true,
-            });
-            wanted.reservations.retain(|key| match cache.reservation(key) {
-                Some(record) => {
-                    self.reservations.versions.insert(key.clone(), record.version);
-                    self.base.reservations.insert(key.clone(), Some(record.value.clone()));
-                    false
-                }
-                None => true,
-            });
-        }
-        wanted.subjects.retain(|key| match sources.catalog.subject(key) {
-            Some(subject) => {
-                self.base.subjects.insert(key.clone(), subject);
-                false
-            }
-            None => true,
-        });
+    /// Reads records.
+    pub async fn read(&mut self, keys: Keys, store: &SharedStore) -> Result<(), StoreError> {
+        let wanted = distinct(keys);
         if wanted.is_empty() {
             return Ok(());
         }
         let asked = Instant::now();
-        let loaded = sources.store.load(&wanted).await?;
+        let loaded = store.load(&wanted).await?;
         self.reads += 1;
-        let read = self.reads;
-        take_in(loaded.reservations, &mut self.base.reservations, &mut self.reservations, read);
-        take_in(loaded.counters, &mut self.base.counters, &mut self.counters, read);
-        for (key, owner) in loaded.resources {
-            self.resources.certain.insert(key.clone(), read);
-            self.base.resources.insert(key, owner);
-        }
-        let unversioned = |row: Option<Versioned<_>>| row.map(|row| row.value);
-        let subjects = loaded.subjects.into_iter().map(|(key, row)| (key, unversioned(row)));
+        take_in(&mut self.reservations, loaded.reservations, self.reads);
+        take_in(&mut self.counters, loaded.counters, self.reads);
+        take_in(&mut self.resources, loaded.resources, self.reads);
+        let subjects = loaded.subjects.into_iter();
+        let subjects = subjects.map(|(key, row)| (key, row.map(|row| Arc::new(row.value))));
         let subjects: HashMap<_, _> = subjects.collect();
-        sources.catalog.read(&subjects, asked);
-        self.base.subjects.extend(subjects);
+        self.catalog.read(&subjects, asked);
+        self.subjects.extend(subjects);
         Ok(())
     }
 
     /// Whether any of these reservations was found to exist.
     pub fn found<'k>(&self, mut keys: impl Iterator<Item = &'k ReservationKey>) -> bool {
-        keys.any(|key| matches!(self.base.reservations.get(key), Some(Some(_))))
+        keys.any(|key| self.reservations.get(key).is_some_and(|read| read.record.is_some()))
     }
 
     /// The changes as a store takes them: each under the version that its
     /// record was decided over.
     pub fn change_set(&self, changes: Changes, now: Time, retention: Span) -> ChangeSet {
+        // A record that is made anew starts at a version that none before it
+        // can have had, so that no stale guard ever fits it.
         let first = now.as_millis().saturating_mul(1000);
         let versions = |expected: Option<i64>| (expected, expected.map_or(first, |v| v + 1));
         let purge = |key: &ReservationKey| changes.reservations.get(key).and_then(|r| r.purge_at);
@@ -236,12 +216,12 @@ impl Working {
                 purge_at: purge(owner),
             })
             .collect();
-        let reservation = |(key, value): (ReservationKey, Reservation)| {
-            let (expected, version) = versions(self.reservations.versions.get(&key).copied());
+        let reservation = |(key, value): (ReservationKey, Arc<Reservation>)| {
+            let (expected, version) = versions(self.reservation_version(&key));
             Change { expected, version, purge_at: value.purge_at, value }
         };
         let counter = |(id, value): (Arc<CounterId>, Counter)| {
-            let (expected, version) = versions(self.counters.versions.get(&id).copied());
+            let (expected, version) = versions(self.counter_version(&id));
             Change { expected, version, purge_at: value.purge_at(retention), value }
         };
         ChangeSet {
@@ -251,27 +231,28 @@ impl Working {
             ..ChangeSet::default()
         }
     }
-}
 
-fn take_in<K: Clone + Eq + Hash, V>(
-    loaded: HashMap<K, Option<Versioned<V>>>,
-    rows: &mut Rows<K, V>,
-    provenance: &mut Provenance<K>,
-    read: u32,
-) {
-    for (key, row) in loaded {
-        provenance.certain.insert(key.clone(), read);
-        match row {
-            None => {
-                provenance.versions.remove(&key);
-                rows.insert(key, None);
-            }
-            Some(row) => {
-                provenance.versions.insert(key.clone(), row.version);
-                rows.insert(key, Some(row.value));
-            }
+    fn reservation_version(&self, key: &ReservationKey) -> Option<i64> {
+        match self.reservations.get(key) {
+            Some(read) => Some(read.record.as_ref()?.version),
+            None => Some(self.cache?.reservation(key)?.version),
         }
     }
+
+    fn counter_version(&self, id: &Arc<CounterId>) -> Option<i64> {
+        match self.counters.get(id) {
+            Some(read) => Some(read.record.as_ref()?.version),
+            None => Some(self.cache?.counter(id)?.version),
+        }
+    }
+}
+
+fn take_in<K: Eq + Hash, T>(
+    rows: &mut HashMap<K, Read<T>>,
+    loaded: HashMap<K, Option<T>>,
+    by: u32,
+) {
+    rows.extend(loaded.into_iter().map(|(key, record)| (key, Read { record, by })));
 }
 
 fn distinct(keys: Keys) -> Keys {

@@ -32,7 +32,7 @@ impl Pending {
         ticket: Arc<Ticket>,
         answer: oneshot::Sender<Result<Answer, Error>>,
     ) -> Self {
-        let namespace = command.key().namespace();
+        let namespace = command.key().namespace().into_owned();
         Self { command, namespace, ticket, answer, attempted: false, conflicts: 0 }
     }
 

@@ -1,6 +1,8 @@
 //! Reads: derived by the rules from what the store says now, past the queue.
 
-use super::plan::{Sources, Working};
+use std::sync::Arc;
+
+use super::plan::Working;
 use super::{Engine, Error};
 use crate::domain::decide::{self, FindBy, Rules, Stop, Usage};
 use crate::domain::name::Dimensions;
@@ -50,7 +52,7 @@ impl Engine {
         &self,
         namespace: &str,
         find_by: &FindBy,
-    ) -> Result<(Reservation, Time), Error> {
+    ) -> Result<(Arc<Reservation>, Time), Error> {
         self.read(namespace, |state, rules| decide::reservation(state, rules, find_by)).await
     }
 
@@ -60,21 +62,20 @@ impl Engine {
         derive: impl Fn(&mut State<'_>, &Rules<'_>) -> Result<T, Stop>,
     ) -> Result<T, Error> {
         let policy = self.catalog.policy(namespace).await?;
-        let mut working = Working::new(true);
-        let mut sources = Sources { store: &self.store, catalog: &self.catalog, cache: None };
+        let mut working = Working::new(&self.catalog, None, true);
         for _ in 0..ROUNDS {
             let rules = Rules {
                 policy: policy.as_deref(),
                 clock: self.now(),
                 retention: self.settings.retention,
             };
-            let mut state = State::over(working.base(), false);
+            let mut state = State::over(&working, false);
             match derive(&mut state, &rules) {
                 Ok(value) => return Ok(value),
                 Err(Stop::Refused(refusal)) => return Err(refusal.into()),
                 Err(Stop::Missing) => {
                     let missing = state.take_missing();
-                    working.bring_in(missing, false, &mut sources).await?;
+                    working.read(missing, &self.store).await?;
                 }
             }
         }

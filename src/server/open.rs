@@ -16,7 +16,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::mongo::{ConnectError, MongoStore};
 
 /// How long a server waits at its start for a MongoDB that does not answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Where records live.
 #[derive(Clone, PartialEq, Eq)]

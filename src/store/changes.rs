@@ -28,7 +28,7 @@ pub struct Versioned<T> {
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// Reservations.
-    pub reservations: HashMap<ReservationKey, Option<Versioned<Reservation>>>,
+    pub reservations: HashMap<ReservationKey, Option<Versioned<Arc<Reservation>>>>,
     /// Counters.
     pub counters: HashMap<Arc<CounterId>, Option<Versioned<Counter>>>,
     /// The reservation that each resource belongs to.
@@ -84,7 +84,7 @@ pub struct Binding {
 #[derive(Clone, Debug, Default)]
 pub struct ChangeSet {
     /// Reservations.
-    pub reservations: Vec<Change<Reservation>>,
+    pub reservations: Vec<Change<Arc<Reservation>>>,
     /// Counters.
     pub counters: Vec<Change<Counter>>,
     /// Bindings to be made; none of these resources may be bound yet.

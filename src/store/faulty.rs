@@ -162,7 +162,7 @@ impl Store for FaultyStore {
         &self,
         key: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<Reservation>, StoreError> {
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
         self.inner.reservations_after(key, limit).await
     }
 

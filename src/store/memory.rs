@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use async_trait::async_trait;
@@ -29,7 +29,7 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Records {
-    reservations: BTreeMap<String, Versioned<Reservation>>,
+    reservations: BTreeMap<String, Versioned<Arc<Reservation>>>,
     counters: BTreeMap<String, Versioned<Counter>>,
     resources: HashMap<ResourceKey, ReservationKey>,
     subjects: HashMap<SubjectKey, Versioned<Subject>>,
@@ -95,7 +95,7 @@ impl Store for MemoryStore {
         &self,
         key: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<Reservation>, StoreError> {
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
         Ok(page(&self.records().reservations, key, limit))
     }
 

@@ -87,7 +87,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         key: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<Reservation>, StoreError>;
+    ) -> Result<Vec<Arc<Reservation>>, StoreError>;
 
     /// The next counters by key, after the one with that key.
     ///

@@ -71,9 +71,9 @@ async fn an_outage_is_told_in_time_and_ends_by_itself() {
     for (round, gone) in [false, true].into_iter().enumerate() {
         let member = set.member(0);
         if gone {
-            member.kill9()
+            member.kill9();
         } else {
-            member.stop()
+            member.stop();
         }
         for n in 0..3 {
             let started = Instant::now();
@@ -91,9 +91,9 @@ async fn an_outage_is_told_in_time_and_ends_by_itself() {
         await_health(&mut health, ServingStatus::NotServing).await;
 
         if gone {
-            set.restart(0).await
+            set.restart(0).await;
         } else {
-            member.cont()
+            member.cont();
         }
         await_health(&mut health, ServingStatus::Serving).await;
         for n in 0..3 {

@@ -11,8 +11,8 @@ use quota_authority::domain::policy::{
 };
 use quota_authority::domain::reservation::{DEFAULT_TTL, ItemRequest, Request};
 use quota_authority::engine::{Engine, Settings};
+use quota_authority::store::SharedStore;
 use quota_authority::store::mongo::MongoStore;
-use quota_authority::store::{SharedStore, Store as _};
 
 pub const NAMESPACE: &str = "n";
 
@@ -46,7 +46,7 @@ pub async fn engine(uri: &str, max: i64) -> (SharedStore, Arc<Engine>) {
 pub fn reserve(id: &str) -> Command {
     Command::Reserve(Reserve {
         key: ReservationKey::new(NAMESPACE, id),
-        request: Request {
+        request: Arc::new(Request {
             items: vec![ItemRequest {
                 metric: "m".to_owned(),
                 amount: 1,
@@ -56,7 +56,7 @@ pub fn reserve(id: &str) -> Command {
             commit: false,
             resources: vec![],
             labels: BTreeMap::new(),
-        },
+        }),
         principal: "test".to_owned(),
     })
 }

@@ -44,7 +44,11 @@ pub fn counter(namespace: &str, key: &str, used: i64) -> Counter {
     }
 }
 
-pub fn reservation(namespace: &str, id: &str) -> Reservation {
+pub fn reservation(namespace: &str, id: &str) -> Arc<Reservation> {
+    Arc::new(made(namespace, id))
+}
+
+fn made(namespace: &str, id: &str) -> Reservation {
     let item = |amount| ItemRequest {
         metric: "m".to_owned(),
         amount,
@@ -59,14 +63,14 @@ pub fn reservation(namespace: &str, id: &str) -> Reservation {
     };
     Reservation {
         key: ReservationKey::new(namespace, id),
-        request: Some(Request {
+        request: Some(Arc::new(Request {
             items: vec![item(1), item(i64::MAX)],
             ttl: Span::from_secs(60),
             commit: false,
             resources: vec!["planned".to_owned()],
             labels: dimensions(&[("who", "me")]),
-        }),
-        charges: vec![charge(Bound::AtMost(i64::MAX), "x"), charge(Bound::Unlimited, "y")],
+        })),
+        charges: [charge(Bound::AtMost(i64::MAX), "x"), charge(Bound::Unlimited, "y")].into(),
         create_time: at(1_700_000_000_000),
         expire_time: at(FAR),
         settled: Settled::Open,
@@ -83,7 +87,8 @@ pub fn reservation(namespace: &str, id: &str) -> Reservation {
     }
 }
 
-pub fn settled(mut reservation: Reservation) -> Reservation {
+pub fn settled(reservation: Arc<Reservation>) -> Arc<Reservation> {
+    let mut reservation = Reservation::clone(&reservation);
     reservation.settled = Settled::Committed {
         at: at(1_700_000_000_500),
         amounts: vec![1, 0],
@@ -97,17 +102,17 @@ pub fn settled(mut reservation: Reservation) -> Reservation {
         reason: String::new(),
     });
     reservation.purge_at = None;
-    reservation
+    Arc::new(reservation)
 }
 
 /// The record that a Release leaves where no Reserve came.
-pub fn never_reserved(namespace: &str, id: &str) -> Reservation {
-    Reservation {
+pub fn never_reserved(namespace: &str, id: &str) -> Arc<Reservation> {
+    Arc::new(Reservation {
         request: None,
-        charges: vec![],
+        charges: Arc::default(),
         settled: Settled::Released { at: at(1_700_000_000_000) },
-        ..reservation(namespace, id)
-    }
+        ..made(namespace, id)
+    })
 }
 
 pub fn subject(namespace: &str, id: &str) -> Subject {
@@ -204,6 +209,6 @@ pub fn counters(changes: Vec<Change<Counter>>) -> ChangeSet {
     ChangeSet { counters: changes, ..ChangeSet::default() }
 }
 
-pub fn reservations(changes: Vec<Change<Reservation>>) -> ChangeSet {
+pub fn reservations(changes: Vec<Change<Arc<Reservation>>>) -> ChangeSet {
     ChangeSet { reservations: changes, ..ChangeSet::default() }
 }

@@ -23,7 +23,7 @@ async fn read_counter(store: &SharedStore, key: &str) -> Option<Versioned<Counte
     store.load(&keys).await.unwrap().counters.remove(&id).expect("every key is answered")
 }
 
-async fn read_reservation(store: &SharedStore, id: &str) -> Option<Versioned<Reservation>> {
+async fn read_reservation(store: &SharedStore, id: &str) -> Option<Versioned<Arc<Reservation>>> {
     let key = ReservationKey::new("n", id);
     let keys = Keys { reservations: vec![key.clone()], ..Keys::default() };
     store.load(&keys).await.unwrap().reservations.remove(&key).expect("every key is answered")
@@ -229,10 +229,11 @@ pub async fn of_many_writers_from_one_version_one_wins(place: &Place) {
     }
 }
 
+const WRITERS: i64 = 6;
+const EACH: i64 = 15;
+
 pub async fn guarded_increments_lose_nothing(place: &Place) {
     let store = place.open().await;
-    const WRITERS: i64 = 6;
-    const EACH: i64 = 15;
     let writers = (0..WRITERS).map(|_| {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
@@ -260,9 +261,9 @@ pub async fn guarded_increments_lose_nothing(place: &Place) {
 pub async fn large_change_sets_are_whole(place: &Place) {
     let store = place.open().await;
     let big = |n: i64| {
-        let mut reservation = reservation("n", &format!("r{n}"));
+        let mut reservation = Reservation::clone(&reservation("n", &format!("r{n}")));
         reservation.history[0].reason = "x".repeat(24_000);
-        put(None, 1, reservation)
+        put(None, 1, Arc::new(reservation))
     };
     let changes = ChangeSet {
         counters: (0..500).map(|n| put(None, 1, counter("n", &n.to_string(), n))).collect(),
@@ -295,7 +296,7 @@ pub async fn pages_are_complete_and_in_order(place: &Place) {
         let page = store.reservations_after(after.as_deref(), 10).await.unwrap();
         let Some(last) = page.last() else { break };
         after = Some(last.key.as_str().to_owned());
-        found.extend(page.into_iter().map(|reservation| reservation.key.id()));
+        found.extend(page.iter().map(|reservation| reservation.key.id().into_owned()));
     }
     let expected: Vec<String> = (0..25).map(|n| format!("{n:02}")).collect();
     assert_eq!(found, expected);

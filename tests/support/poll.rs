@@ -28,7 +28,7 @@ pub async fn eventually<T>(
     };
     match tokio::time::timeout(deadline, polling).await {
         Ok(found) => found,
-        Err(_) => panic!("waited {deadline:?} in vain for {what}"),
+        Err(late) => panic!("waited {deadline:?} in vain for {what}: {late}"),
     }
 }
 

@@ -12,7 +12,7 @@ use super::poll::eventually;
 use super::shared::with_database;
 
 /// How long an election, and the initial sync of the members, may take.
-const SETTLE: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_mins(1);
 /// How long one member may take to say what it is. A paused one never does.
 const HELLO: Duration = Duration::from_secs(1);
 
@@ -143,7 +143,7 @@ impl ReplicaSet {
         let alone = self.members.len() == 1;
         let command = doc! {
             "replSetStepDown": seconds,
-            "secondaryCatchUpPeriodSecs": if alone { 0 } else { 1 },
+            "secondaryCatchUpPeriodSecs": i32::from(!alone),
             "force": alone,
         };
         eventually(SETTLE, "the primary to step down", async || {

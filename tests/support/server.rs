@@ -16,7 +16,7 @@ use super::reaper::{Process, temporary_folder};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_quotad");
 /// How long a server may take to listen: it may have to wait for its store.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 
 /// A `quotad serve`. It dies with the value or the test process; where the
 /// test panics, what it logged is printed.

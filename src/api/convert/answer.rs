@@ -23,8 +23,8 @@ pub fn reservation(reservation: &Reservation, now: Time) -> v1::Reservation {
     let held = state == ReservationState::Held;
     let committed_at_once = reservation.request.as_ref().is_none_or(|request| request.commit);
     v1::Reservation {
-        namespace: reservation.key.namespace(),
-        reservation_id: reservation.key.id(),
+        namespace: reservation.key.namespace().into_owned(),
+        reservation_id: reservation.key.id().into_owned(),
         state: state_word(state).into(),
         items: items(reservation),
         charges: reservation.charges.iter().map(|c| charge(reservation, c, state)).collect(),

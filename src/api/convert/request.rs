@@ -2,6 +2,7 @@
 //! first; bounds and rules are those that the contract states.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::times;
 use crate::domain::decide::{Commit, FindBy, Release, Reserve, merge};
@@ -68,13 +69,13 @@ pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, 
     check_map("labels", &labels, &mut faults.0);
     faults.or(Reserve {
         key: ReservationKey::new(&request.namespace, &request.reservation_id),
-        request: Request {
+        request: Arc::new(Request {
             items,
             ttl: ttl.unwrap_or(DEFAULT_TTL),
             commit: request.commit,
             resources: request.resources,
             labels,
-        },
+        }),
         principal: principal.to_owned(),
     })
 }

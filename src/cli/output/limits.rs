@@ -90,7 +90,7 @@ mod tests {
             available: Some(0),
             ..v1::LimitStatus::default()
         };
-        let text = limits(&[limit.clone()]).to_string();
+        let text = limits(std::slice::from_ref(&limit)).to_string();
         let row: Vec<&str> = text.lines().nth(1).unwrap().split("  ").map(str::trim).collect();
         let row: Vec<&str> = row.into_iter().filter(|cell| !cell.is_empty()).collect();
         let expected = ["posts (observed)", "app=a user=42", "1970-01-01 to 1970-01-02"];

@@ -101,7 +101,7 @@ pub(super) fn standing(
     now: Time,
 ) -> Vec<LimitStatus> {
     let mut limits = Vec::with_capacity(reservation.charges.len());
-    for charge in &reservation.charges {
+    for charge in reservation.charges.iter() {
         let mut rule = (charge.bound, charge.enforced);
         if let Some((policy, limit, subjects)) = present_rule(rules, reservation, charge) {
             let present = bound(state, policy, limit, &subjects, now);
@@ -214,7 +214,10 @@ pub(super) fn refuse_foreign(
         match state.resource_to_bind(key) {
             Err(Missing) => complete = Err(Missing),
             Ok(Some(owner)) if Some(owner) != own => {
-                return Err(Refusal::ResourceAlreadyBound { resource: key.resource() }.into());
+                return Err(Refusal::ResourceAlreadyBound {
+                    resource: key.resource().into_owned(),
+                }
+                .into());
             }
             Ok(_) => {}
         }
@@ -251,7 +254,7 @@ fn bound(
     };
     for (n, key) in subjects.iter().enumerate() {
         let subject = state.subject(key)?;
-        let bound = policy.bound(limit, key, subject, now)?;
+        let bound = policy.bound(limit, key, subject.as_deref(), now)?;
         least = if n == 0 { bound } else { least.min(bound) };
     }
     Ok(least)

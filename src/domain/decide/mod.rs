@@ -12,6 +12,8 @@ mod settle;
 
 pub use read::{FindBy, Usage, check, reservation, usage};
 
+use std::sync::Arc;
+
 use super::name::{Dimensions, ReservationKey};
 use super::policy::Policy;
 use super::refusal::Refusal;
@@ -48,7 +50,7 @@ pub struct Reserve {
     /// Namespace and id of the reservation to make.
     pub key: ReservationKey,
     /// What is asked for.
-    pub request: Request,
+    pub request: Arc<Request>,
     /// Who asks.
     pub principal: String,
 }
@@ -96,7 +98,7 @@ pub struct Rules<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The reservation, as it stands.
-    pub reservation: Reservation,
+    pub reservation: Arc<Reservation>,
     /// The limits it was charged to, as they stand.
     pub limits: Vec<LimitStatus>,
     /// Nothing was changed: the call had taken effect before.

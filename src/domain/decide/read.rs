@@ -1,5 +1,7 @@
 //! Reads: the same derivations as decisions make, with nothing changed.
 
+use std::sync::Arc;
+
 use super::assess::{assess, now_of};
 use super::{Rules, Stop};
 use crate::domain::name::{Dimensions, ReservationKey, ResourceKey};
@@ -91,16 +93,16 @@ pub fn reservation(
     state: &mut State<'_>,
     rules: &Rules<'_>,
     find_by: &FindBy,
-) -> Result<(Reservation, Time), Stop> {
+) -> Result<(Arc<Reservation>, Time), Stop> {
     let key = match find_by {
         FindBy::Id(key) => key.clone(),
         FindBy::Resource(resource) => {
-            let id = resource.resource();
+            let id = resource.resource().into_owned();
             state.resource(resource)?.cloned().ok_or(Refusal::ReservationNotFound { id })?
         }
     };
     let Some(reservation) = state.reservation(&key)?.cloned() else {
-        return Err(Refusal::ReservationNotFound { id: key.id() }.into());
+        return Err(Refusal::ReservationNotFound { id: key.id().into_owned() }.into());
     };
     let now = now_of(state, &reservation, rules.clock)?;
     Ok((reservation, now))
@@ -119,7 +121,7 @@ fn policy<'a>(rules: &Rules<'a>, namespace: &str) -> Result<&'a Policy, Refusal>
     rules.policy.ok_or_else(|| Refusal::NamespaceNotFound { namespace: namespace.to_owned() })
 }
 
-/// GetUsage has no items: its fields carry the item's names directly.
+/// `GetUsage` has no items: its fields carry the item's names directly.
 fn without_item_path(stop: Stop) -> Stop {
     match stop {
         Stop::Refused(Refusal::InvalidFields(mut violations)) => {

@@ -1,5 +1,7 @@
 //! Reserve: all limits are charged, or none.
 
+use std::sync::Arc;
+
 use super::assess::{assess, prepare, refuse_foreign, standing};
 use super::{Answer, Reserve, Rules, Stop};
 use crate::domain::counter::expire_time;
@@ -23,9 +25,9 @@ pub(super) fn reserve(
         return replay(state, rules, command, existing);
     }
     let request = &command.request;
-    let policy = rules
-        .policy
-        .ok_or_else(|| Refusal::NamespaceNotFound { namespace: command.key.namespace() })?;
+    let policy = rules.policy.ok_or_else(|| Refusal::NamespaceNotFound {
+        namespace: command.key.namespace().into_owned(),
+    })?;
     let assessed = assess(state, policy, &request.items, rules.clock, None)?;
     assessed.refuse_frozen()?;
     let (claims, now) = (assessed.charges, assessed.now);
@@ -62,12 +64,12 @@ pub(super) fn reserve(
             enforced: claim.enforced,
         });
     }
-    let reservation = make(rules, command, charges, until, now);
+    let reservation = Arc::new(make(rules, command, charges, until, now));
     for resource in bound_now {
         let key = ResourceKey::new(policy.namespace(), resource);
         state.bind(key, command.key.clone());
     }
-    state.put_reservation(reservation.clone());
+    state.put_reservation(Arc::clone(&reservation));
     let limits = standing(state, rules, &reservation, now);
     Ok(Answer { reservation, limits, replayed: false, now })
 }
@@ -78,9 +80,9 @@ fn replay(
     state: &mut State<'_>,
     rules: &Rules<'_>,
     command: &Reserve,
-    existing: Reservation,
+    existing: Arc<Reservation>,
 ) -> Result<Answer, Stop> {
-    let id = command.key.id();
+    let id = command.key.id().into_owned();
     if let Some(request) = &existing.request
         && let Some(differs) = request.difference(&command.request)
     {
@@ -105,6 +107,9 @@ fn refuse_bound(
     command: &Reserve,
     resources: &[String],
 ) -> Result<(), Stop> {
+    if resources.is_empty() {
+        return Ok(());
+    }
     let namespace = command.key.namespace();
     let keys: Vec<_> = resources.iter().map(|name| ResourceKey::new(&namespace, name)).collect();
     refuse_foreign(state, &keys, None)
@@ -140,8 +145,8 @@ fn make(
         && charges.iter().any(|charge| charge.counter.window == Window::Lifetime);
     Reservation {
         key: command.key.clone(),
-        request: Some(command.request.clone()),
-        charges,
+        request: Some(Arc::clone(&command.request)),
+        charges: charges.into(),
         create_time: now,
         expire_time: until.unwrap_or(now),
         settled,

@@ -1,5 +1,7 @@
 //! Commit and Release: a hold is settled at most once.
 
+use std::sync::Arc;
+
 use super::assess::{prepare, refuse_foreign, standing};
 use super::{Answer, Commit, Release, Rules, Stop};
 use crate::domain::name::{ReservationKey, ResourceKey};
@@ -16,8 +18,8 @@ pub(super) fn commit(
     rules: &Rules<'_>,
     command: &Commit,
 ) -> Result<Answer, Stop> {
-    let (mut reservation, now) = find(state, rules, &command.key)?;
-    let id = command.key.id();
+    let (reservation, now) = find(state, rules, &command.key)?;
+    let id = command.key.id().into_owned();
     match reservation.state(now) {
         ReservationState::Held => {}
         ReservationState::Committed => return replay(state, rules, command, reservation, now),
@@ -36,13 +38,13 @@ pub(super) fn commit(
         );
         return Err(Refusal::invalid("resources", message).into());
     }
-    let namespace = command.key.namespace();
-    let bindings: Vec<_> =
-        resources.iter().map(|name| ResourceKey::new(&namespace, name)).collect();
+    let binding = |name: &String| ResourceKey::new(&command.key.namespace(), name);
+    let bindings: Vec<_> = resources.iter().map(binding).collect();
     refuse_foreign(state, &bindings, Some(&command.key))?;
 
     // ---- The line: everything is checked, nothing can fail any more. ----
 
+    let mut reservation = Reservation::clone(&reservation);
     for binding in bindings {
         state.bind(binding, command.key.clone());
     }
@@ -82,8 +84,8 @@ pub(super) fn release(
         let reservation = never_reserved(rules, command, entry(now, Vec::new()));
         return Ok(finish(state, rules, reservation, now));
     }
-    let (mut reservation, now) = find(state, rules, &command.key)?;
-    let id = command.key.id();
+    let (reservation, now) = find(state, rules, &command.key)?;
+    let id = command.key.id().into_owned();
     match reservation.state(now) {
         ReservationState::Held => {}
         ReservationState::Released => {
@@ -99,6 +101,7 @@ pub(super) fn release(
 
     // ---- The line: everything is checked, nothing can fail any more. ----
 
+    let mut reservation = Reservation::clone(&reservation);
     reservation.history.push(entry(now, reservation.reserved()));
     reservation.settled = Settled::Released { at: now };
     give_back(state, &reservation, now);
@@ -109,9 +112,9 @@ fn find(
     state: &mut State<'_>,
     rules: &Rules<'_>,
     key: &ReservationKey,
-) -> Result<(Reservation, Time), Stop> {
+) -> Result<(Arc<Reservation>, Time), Stop> {
     let Some(reservation) = state.reservation(key)?.cloned() else {
-        return Err(Refusal::ReservationNotFound { id: key.id() }.into());
+        return Err(Refusal::ReservationNotFound { id: key.id().into_owned() }.into());
     };
     let now = prepare(state, rules, &reservation)?;
     Ok((reservation, now))
@@ -120,7 +123,7 @@ fn find(
 /// Settles the hold on every counter: what `reservation` now says is committed
 /// becomes use, the rest is free.
 fn give_back(state: &mut State<'_>, reservation: &Reservation, now: Time) {
-    for charge in &reservation.charges {
+    for charge in reservation.charges.iter() {
         let (held, used) = (reservation.held_by(charge), reservation.used_by(charge));
         let counter = state.counter_mut(&charge.counter);
         counter.settle(held, reservation.expire_time, used, now);
@@ -128,8 +131,9 @@ fn give_back(state: &mut State<'_>, reservation: &Reservation, now: Time) {
 }
 
 fn finish(state: &mut State<'_>, rules: &Rules<'_>, reservation: Reservation, now: Time) -> Answer {
+    let reservation = Arc::new(reservation);
     let limits = standing(state, rules, &reservation, now);
-    state.put_reservation(reservation.clone());
+    state.put_reservation(Arc::clone(&reservation));
     Answer { reservation, limits, replayed: false, now }
 }
 
@@ -149,7 +153,12 @@ fn amounts_of(reservation: &Reservation, command: &Commit) -> Result<Vec<i64>, R
     }
     for (item, (&amount, &held)) in command.amounts.iter().zip(&reserved).enumerate() {
         if amount > held {
-            return Err(Refusal::AmountExceedsHold { id: command.key.id(), item, amount, held });
+            return Err(Refusal::AmountExceedsHold {
+                id: command.key.id().into_owned(),
+                item,
+                amount,
+                held,
+            });
         }
     }
     Ok(command.amounts.clone())
@@ -168,7 +177,7 @@ fn replay(
     state: &mut State<'_>,
     rules: &Rules<'_>,
     command: &Commit,
-    reservation: Reservation,
+    reservation: Arc<Reservation>,
     now: Time,
 ) -> Result<Answer, Stop> {
     let sorted = |mut names: Vec<String>| {
@@ -183,7 +192,7 @@ fn replay(
     let same = matches!(&reservation.settled, Settled::Committed { amounts: done, resources, .. }
         if *done == amounts && sorted(resources.clone()) == asked);
     if !same {
-        return Err(Refusal::AlreadyCommitted { id: command.key.id() }.into());
+        return Err(Refusal::AlreadyCommitted { id: command.key.id().into_owned() }.into());
     }
     let limits = standing(state, rules, &reservation, now);
     Ok(Answer { reservation, limits, replayed: true, now })
@@ -195,7 +204,7 @@ fn never_reserved(rules: &Rules<'_>, command: &Release, entry: HistoryEntry) -> 
     Reservation {
         key: command.key.clone(),
         request: None,
-        charges: Vec::new(),
+        charges: Arc::default(),
         create_time: now,
         expire_time: now,
         settled: Settled::Released { at: now },

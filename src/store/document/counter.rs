@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Pair, WindowDoc, damaged, date, map, pairs, time};
 use crate::domain::counter::{Counter, CounterId};
+use crate::domain::time::Time;
 use crate::store::{Change, StoreError, Versioned};
 
 /// A counter.
@@ -38,6 +39,34 @@ struct HoldDoc {
     units: i64,
 }
 
+/// What changes of a counter once it exists, for a store that can change parts
+/// of a document: its identity never does.
+#[derive(Debug, Serialize)]
+pub struct CounterUpdate {
+    version: i64,
+    used: i64,
+    holds: Vec<HoldDoc>,
+    as_of: bson::DateTime,
+    token: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    purge_at: Option<bson::DateTime>,
+}
+
+impl CounterUpdate {
+    /// The update of a change.
+    pub fn new(change: &Change<Counter>) -> Self {
+        let Counter { used, holds, as_of, token, .. } = &change.value;
+        Self {
+            version: change.version,
+            used: *used,
+            holds: hold_docs(holds),
+            as_of: date(*as_of),
+            token: *token,
+            purge_at: change.purge_at.map(date),
+        }
+    }
+}
+
 impl CounterDoc {
     /// The document of a change.
     pub fn new(change: &Change<Counter>) -> Self {
@@ -52,7 +81,7 @@ impl CounterDoc {
             key: pairs(&id.key),
             window: WindowDoc::new(id.window),
             used: *used,
-            holds: holds.iter().map(|(&at, &units)| HoldDoc { until: date(at), units }).collect(),
+            holds: hold_docs(holds),
             as_of: date(*as_of),
             token: *token,
             purge_at: change.purge_at.map(date),
@@ -93,4 +122,8 @@ impl CounterDoc {
         let value = Counter { id: Arc::new(id), used: self.used, holds, as_of, token: self.token };
         Ok(Versioned { version: self.version, value })
     }
+}
+
+fn hold_docs(holds: &BTreeMap<Time, i64>) -> Vec<HoldDoc> {
+    holds.iter().map(|(&at, &units)| HoldDoc { until: date(at), units }).collect()
 }

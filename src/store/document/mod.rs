@@ -9,10 +9,10 @@ pub mod policy;
 mod records;
 mod reservation;
 
-pub use counter::CounterDoc;
+pub use counter::{CounterDoc, CounterUpdate};
 pub use policy::PolicyDoc;
 pub use records::{EventDoc, ResourceDoc, RevisionDoc, SubjectDoc};
-pub use reservation::ReservationDoc;
+pub use reservation::{ReservationDoc, ReservationUpdate};
 
 use serde::{Deserialize, Serialize};
 

@@ -125,9 +125,9 @@ impl ResourceDoc {
     pub fn new(binding: &Binding) -> Self {
         Self {
             id: binding.resource.as_str().to_owned(),
-            namespace: binding.resource.namespace(),
-            resource: binding.resource.resource(),
-            reservation_id: binding.owner.id(),
+            namespace: binding.resource.namespace().into_owned(),
+            resource: binding.resource.resource().into_owned(),
+            reservation_id: binding.owner.id().into_owned(),
             purge_at: binding.purge_at.map(date),
         }
     }

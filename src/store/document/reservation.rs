@@ -10,7 +10,7 @@ use crate::domain::name::ReservationKey;
 use crate::domain::reservation::{
     Charge, HistoryEntry, HistoryEvent, ItemRequest, Request, Reservation, Settled,
 };
-use crate::domain::time::Span;
+use crate::domain::time::{Span, Time};
 use crate::store::{Change, StoreError, Versioned};
 
 /// A reservation.
@@ -104,24 +104,51 @@ enum EventWord {
     Released,
 }
 
+/// What changes of a reservation once it exists, for a store that can change
+/// parts of a document: what was asked for and what was taken never do.
+#[derive(Debug, Serialize)]
+pub struct ReservationUpdate {
+    version: i64,
+    state: StateWord,
+    expire_time: bson::DateTime,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settle_time: Option<bson::DateTime>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    committed: Vec<i64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    resources: Vec<String>,
+    history: Vec<HistoryDoc>,
+}
+
+impl ReservationUpdate {
+    /// The update of a change.
+    pub fn new(change: &Change<Arc<Reservation>>) -> Self {
+        let reservation = &change.value;
+        let (state, settle_time, committed, resources) = settled(&reservation.settled);
+        Self {
+            version: change.version,
+            state,
+            expire_time: date(reservation.expire_time),
+            settle_time: settle_time.map(date),
+            committed,
+            resources,
+            history: reservation.history.iter().filter_map(HistoryDoc::new).collect(),
+        }
+    }
+}
+
 impl ReservationDoc {
     /// The document of a change.
-    pub fn new(change: &Change<Reservation>) -> Self {
+    pub fn new(change: &Change<Arc<Reservation>>) -> Self {
         let reservation = &change.value;
-        let (state, settle_time, committed, resources) = match &reservation.settled {
-            Settled::Open => (StateWord::Held, None, vec![], vec![]),
-            Settled::Released { at } => (StateWord::Released, Some(*at), vec![], vec![]),
-            Settled::Committed { at, amounts, resources } => {
-                (StateWord::Committed, Some(*at), amounts.clone(), resources.clone())
-            }
-        };
+        let (state, settle_time, committed, resources) = settled(&reservation.settled);
         Self {
             id: reservation.key.as_str().to_owned(),
             version: change.version,
-            namespace: reservation.key.namespace(),
-            reservation_id: reservation.key.id(),
+            namespace: reservation.key.namespace().into_owned(),
+            reservation_id: reservation.key.id().into_owned(),
             state,
-            request: reservation.request.as_ref().map(RequestDoc::new),
+            request: reservation.request.as_deref().map(RequestDoc::new),
             charges: reservation.charges.iter().map(ChargeDoc::new).collect(),
             create_time: date(reservation.create_time),
             expire_time: date(reservation.expire_time),
@@ -140,12 +167,12 @@ impl ReservationDoc {
     /// # Errors
     ///
     /// The document is damaged.
-    pub fn record(self) -> Result<Versioned<Reservation>, StoreError> {
+    pub fn record(self) -> Result<Versioned<Arc<Reservation>>, StoreError> {
         let key = self.id.clone();
         self.convert().map_err(|message| damaged(&key, message))
     }
 
-    fn convert(self) -> Result<Versioned<Reservation>, String> {
+    fn convert(self) -> Result<Versioned<Arc<Reservation>>, String> {
         let key = ReservationKey::new(&self.namespace, &self.reservation_id);
         if key.as_str() != self.id {
             return Err(format!("its fields say that it is {key}"));
@@ -164,12 +191,12 @@ impl ReservationDoc {
                 resources: self.resources,
             },
         };
-        let charges: Result<Vec<_>, _> =
+        let charges: Result<Arc<[_]>, _> =
             self.charges.into_iter().map(|charge| charge.charge(&self.namespace, items)).collect();
         let history: Result<Vec<_>, _> = self.history.into_iter().map(HistoryDoc::entry).collect();
         let value = Reservation {
             key,
-            request: self.request.map(RequestDoc::request),
+            request: self.request.map(|request| Arc::new(request.request())),
             charges: charges?,
             create_time: time(self.create_time)?,
             expire_time: time(self.expire_time)?,
@@ -179,7 +206,17 @@ impl ReservationDoc {
             principal: self.principal,
             purge_at: self.purge_at.map(time).transpose()?,
         };
-        Ok(Versioned { version: self.version, value })
+        Ok(Versioned { version: self.version, value: Arc::new(value) })
+    }
+}
+
+fn settled(settled: &Settled) -> (StateWord, Option<Time>, Vec<i64>, Vec<String>) {
+    match settled {
+        Settled::Open => (StateWord::Held, None, vec![], vec![]),
+        Settled::Released { at } => (StateWord::Released, Some(*at), vec![], vec![]),
+        Settled::Committed { at, amounts, resources } => {
+            (StateWord::Committed, Some(*at), amounts.clone(), resources.clone())
+        }
     }
 }
 

@@ -42,18 +42,21 @@ impl File {
             let record = decode::<CounterDoc>(&key, &bytes)?.record()?;
             loaded.counters.insert(Arc::clone(&record.value.id), Some(record));
         }
-        let wanted: Vec<&str> = keys.resources.iter().map(|key| key.as_str()).collect();
+        let wanted: Vec<&str> =
+            keys.resources.iter().map(crate::domain::name::ResourceKey::as_str).collect();
         for (key, bytes) in self.read(Kind::Resource, &wanted)? {
             let resource = decode::<ResourceDoc>(&key, &bytes)?;
             loaded.resources.insert(resource.key(), Some(resource.owner()));
         }
-        let wanted: Vec<&str> = keys.subjects.iter().map(|key| key.as_str()).collect();
+        let wanted: Vec<&str> =
+            keys.subjects.iter().map(crate::domain::name::SubjectKey::as_str).collect();
         for (key, bytes) in self.read(Kind::Subject, &wanted)? {
             let record = decode::<SubjectDoc>(&key, &bytes)?.record()?;
             loaded.subjects.insert(record.value.key(), Some(record));
         }
         // Last, as the trait has it.
-        let wanted: Vec<&str> = keys.reservations.iter().map(|key| key.as_str()).collect();
+        let wanted: Vec<&str> =
+            keys.reservations.iter().map(crate::domain::name::ReservationKey::as_str).collect();
         for (key, bytes) in self.read(Kind::Reservation, &wanted)? {
             let record = decode::<ReservationDoc>(&key, &bytes)?.record()?;
             loaded.reservations.insert(record.value.key.clone(), Some(record));

@@ -49,9 +49,10 @@ impl Index {
     /// Where each row goes: to its old place, or to the next free number.
     pub fn numbers(&self, rows: &[Row]) -> (Vec<u64>, u64) {
         let mut next = self.next;
-        let number = |row: &Row| match self.by_kind[row.kind as usize].get(&row.key) {
-            Some(place) => place.number,
-            None => {
+        let number = |row: &Row| {
+            if let Some(place) = self.by_kind[row.kind as usize].get(&row.key) {
+                place.number
+            } else {
                 next += 1;
                 next
             }

@@ -37,7 +37,7 @@ const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const SCHEMA: &str = "schema";
 const SCHEMA_VERSION: u64 = 1;
 /// How often records are looked for that retention may remove.
-const PURGE_EVERY: Duration = Duration::from_secs(3600);
+const PURGE_EVERY: Duration = Duration::from_hours(1);
 
 /// A store in one file.
 pub struct EmbeddedStore {
@@ -178,7 +178,7 @@ impl Store for EmbeddedStore {
         &self,
         key: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<Reservation>, StoreError> {
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
         let after = key.map(str::to_owned);
         self.blocking(move |file| {
             let rows = file.page(Kind::Reservation, after.as_deref(), limit)?;
@@ -224,12 +224,11 @@ fn schema(database: &Database) -> Result<u64, redb::Error> {
         transaction.open_table(RECORDS)?;
         let mut meta = transaction.open_table(META)?;
         let found = meta.get(SCHEMA)?.map(|version| version.value());
-        match found {
-            Some(version) => version,
-            None => {
-                meta.insert(SCHEMA, SCHEMA_VERSION)?;
-                SCHEMA_VERSION
-            }
+        if let Some(version) = found {
+            version
+        } else {
+            meta.insert(SCHEMA, SCHEMA_VERSION)?;
+            SCHEMA_VERSION
         }
     };
     transaction.commit()?;

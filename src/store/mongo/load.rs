@@ -26,12 +26,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) async fn load(collections: &Collections, keys: &Keys) -> Result<Loaded, StoreError> {
     let (counters, resources, subjects) = tokio::try_join!(
         by_id(&collections.counters, keys.counters.iter().map(|k| k.text.as_str())),
-        by_id(&collections.resources, keys.resources.iter().map(|k| k.as_str())),
-        by_id(&collections.subjects, keys.subjects.iter().map(|k| k.as_str())),
+        by_id(
+            &collections.resources,
+            keys.resources.iter().map(crate::domain::name::ResourceKey::as_str)
+        ),
+        by_id(
+            &collections.subjects,
+            keys.subjects.iter().map(crate::domain::name::SubjectKey::as_str)
+        ),
     )?;
     // Afterwards: whoever is told that an id is unused, and that a counter is
     // full, must not learn that from before and after its admission elsewhere.
-    let reservations = keys.reservations.iter().map(|k| k.as_str());
+    let reservations = keys.reservations.iter().map(crate::domain::name::ReservationKey::as_str);
     let reservations = by_id(&collections.reservations, reservations).await?;
     let mut loaded = Loaded {
         reservations: absent(&keys.reservations),
@@ -85,7 +91,7 @@ pub(super) async fn reservations_after(
     collections: &Collections,
     key: Option<&str>,
     limit: usize,
-) -> Result<Vec<Reservation>, StoreError> {
+) -> Result<Vec<Arc<Reservation>>, StoreError> {
     let documents = page(&collections.reservations, key, limit).await?;
     let record = |document| Ok(read::<ReservationDoc>(document)?.record()?.value);
     documents.iter().map(record).collect()

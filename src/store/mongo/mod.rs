@@ -159,7 +159,7 @@ impl Store for MongoStore {
         &self,
         key: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<Reservation>, StoreError> {
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
         load::reservations_after(&self.collections, key, limit).await
     }
 

@@ -27,7 +27,7 @@ pub(super) async fn check_deployment(options: &ClientOptions) -> Result<(), Conn
         match hello(options, host).await {
             Ok(reply) => return fit(&reply, host),
             Err(error) => {
-                last = ConnectError::Unreachable(format!("{host}: {}", error::brief(&error)))
+                last = ConnectError::Unreachable(format!("{host}: {}", error::brief(&error)));
             }
         }
     }
@@ -77,7 +77,7 @@ pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
     };
     let plain = |keys: Document| IndexModel::builder().keys(keys).build();
     let purge = || ttl("purge_at", Duration::ZERO);
-    let day = Duration::from_secs(86_400);
+    let day = Duration::from_hours(24);
     let collections = [
         ("counters", vec![purge()]),
         (

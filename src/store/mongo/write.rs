@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use super::error::{DUPLICATE_KEY, brief, commit_failed, statement_failed};
 use super::{Collections, Sessions, failpoint};
 use crate::store::document::{
-    CounterDoc, EventDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc,
+    CounterDoc, CounterUpdate, EventDoc, ReservationDoc, ReservationUpdate, ResourceDoc,
+    RevisionDoc, SubjectDoc,
 };
 use crate::store::{Change, ChangeSet, WriteError};
 
@@ -84,23 +85,50 @@ enum Verb {
 /// The commands in the order they are sent. Counters come last: they are what
 /// others wait for, and the locks on them last until the transaction ends.
 fn commands(changes: &ChangeSet) -> Result<Vec<Command>, WriteError> {
-    let inserted = |change: &&Change<_>| change.expected.is_none();
-    let (new, old): (Vec<_>, Vec<_>) = changes.reservations.iter().partition(inserted);
     let mut batch = Batch::default();
-    batch.insert("policies", changes.policies.iter().map(RevisionDoc::new))?;
-    batch.insert("events", changes.events.iter().map(EventDoc::new))?;
-    batch.replace("subjects", &changes.subjects, |change| {
-        (change.value.key().as_str().to_owned(), encode(&SubjectDoc::new(change)))
+    let (new, old) = split(&changes.subjects);
+    batch.insert("policies", changes.policies.iter().map(RevisionDoc::new), WriteError::Exists)?;
+    batch.insert("events", changes.events.iter().map(EventDoc::new), WriteError::Exists)?;
+    batch.insert("subjects", new.into_iter().map(SubjectDoc::new), WriteError::Conflict)?;
+    batch.update("subjects", old, |change| {
+        Ok((change.value.key().as_str().to_owned(), encode(&SubjectDoc::new(change))?))
     })?;
-    batch.insert("resources", changes.resources.iter().map(ResourceDoc::new))?;
-    batch.insert("reservations", new.into_iter().map(ReservationDoc::new))?;
-    batch.replace("reservations", old, |change| {
-        (change.value.key.as_str().to_owned(), encode(&ReservationDoc::new(change)))
+    batch.insert(
+        "resources",
+        changes.resources.iter().map(ResourceDoc::new),
+        WriteError::Exists,
+    )?;
+    let (new, old) = split(&changes.reservations);
+    batch.insert("reservations", new.into_iter().map(ReservationDoc::new), WriteError::Exists)?;
+    batch.update("reservations", old, |change| {
+        let update = parts(encode(&ReservationUpdate::new(change))?, change.purge_at.is_none());
+        Ok((change.value.key.as_str().to_owned(), update))
     })?;
-    batch.replace("counters", &changes.counters, |change| {
-        (change.value.id.text.clone(), encode(&CounterDoc::new(change)))
+    let (new, old) = split(&changes.counters);
+    batch.insert("counters", new.into_iter().map(CounterDoc::new), WriteError::Conflict)?;
+    batch.update("counters", old, |change| {
+        let update = parts(encode(&CounterUpdate::new(change))?, change.purge_at.is_none());
+        Ok((change.value.id.text.clone(), update))
     })?;
     Ok(batch.commands)
+}
+
+/// Records to be made, and records to be changed.
+fn split<T>(changes: &[Change<T>]) -> (Vec<&Change<T>>, Vec<&Change<T>>) {
+    changes.iter().partition(|change| change.expected.is_none())
+}
+
+/// An update of these fields alone. Replacing a whole reservation costs twice
+/// as much, since all its indexed fields are looked at again.
+fn parts(fields: RawDocumentBuf, keep_for_ever: bool) -> RawDocumentBuf {
+    let mut update = RawDocumentBuf::new();
+    update.append(cstr!("$set"), fields);
+    if keep_for_ever {
+        let mut purge_at = RawDocumentBuf::new();
+        purge_at.append(cstr!("purge_at"), "");
+        update.append(cstr!("$unset"), purge_at);
+    }
+    update
 }
 
 #[derive(Default)]
@@ -109,34 +137,34 @@ struct Batch {
 }
 
 impl Batch {
+    /// Makes documents; `duplicate` is what it means that one is there.
     fn insert<D: Serialize>(
         &mut self,
         collection: &'static str,
         documents: impl Iterator<Item = D>,
+        duplicate: WriteError,
     ) -> Result<(), WriteError> {
         let documents = documents.map(|document| encode(&document)).collect::<Result<_, _>>()?;
-        self.add(Verb::Insert, collection, documents, &WriteError::Exists);
+        self.add(Verb::Insert, collection, documents, &duplicate);
         Ok(())
     }
 
-    /// Replaces documents that have the expected version, and makes those that
-    /// must not exist: an upsert that finds the key taken is a duplicate.
-    fn replace<'c, T: 'c>(
+    /// Changes documents that have the expected version.
+    fn update<'c, T: 'c>(
         &mut self,
         collection: &'static str,
-        changes: impl IntoIterator<Item = &'c Change<T>>,
-        document: impl Fn(&Change<T>) -> (String, Result<RawDocumentBuf, WriteError>),
+        changes: Vec<&'c Change<T>>,
+        update: impl Fn(&Change<T>) -> Result<(String, RawDocumentBuf), WriteError>,
     ) -> Result<(), WriteError> {
-        let mut statements = Vec::new();
+        let mut statements = Vec::with_capacity(changes.len());
         for change in changes {
-            let (key, replacement) = document(change);
+            let (key, update) = update(change)?;
             let mut guard = RawDocumentBuf::new();
             guard.append(cstr!("_id"), key);
             guard.append(cstr!("version"), change.expected.unwrap_or(-1));
             let mut statement = RawDocumentBuf::new();
             statement.append(cstr!("q"), guard);
-            statement.append(cstr!("u"), replacement?);
-            statement.append(cstr!("upsert"), change.expected.is_none());
+            statement.append(cstr!("u"), update);
             statements.push(statement);
         }
         self.add(Verb::Update, collection, statements, &WriteError::Conflict);

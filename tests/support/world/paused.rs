@@ -82,7 +82,7 @@ impl Store for PausedStore {
         &self,
         key: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<Reservation>, StoreError> {
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
         self.inner.reservations_after(key, limit).await
     }
 

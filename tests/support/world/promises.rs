@@ -1,5 +1,7 @@
 //! What must hold at the end of every case, whatever it did.
 
+use std::sync::Arc;
+
 use quota_authority::domain::counter::Counter;
 use quota_authority::domain::invariants::breaches;
 use quota_authority::domain::name::ReservationKey;
@@ -24,7 +26,9 @@ impl World {
         for counter in &counters {
             assert!(counter.used >= 0 && counter.held(now) >= 0, "{counter:?}");
         }
-        reservations.iter().for_each(has_a_trail);
+        for reservation in &reservations {
+            has_a_trail(reservation);
+        }
         self.replay().await;
         let (again, counters_again) = self.records().await;
         assert_eq!(again, reservations, "the same calls once more change no reservation");
@@ -32,9 +36,9 @@ impl World {
     }
 
     /// Every reservation and counter.
-    pub async fn records(&self) -> (Vec<Reservation>, Vec<Counter>) {
+    pub async fn records(&self) -> (Vec<Arc<Reservation>>, Vec<Counter>) {
         let store = &self.servers[0].store;
-        let mut reservations: Vec<Reservation> = Vec::new();
+        let mut reservations: Vec<Arc<Reservation>> = Vec::new();
         loop {
             let last = reservations.last().map(|last| last.key.clone());
             let last = last.as_ref().map(ReservationKey::as_str);
