@@ -12,6 +12,14 @@ use tokio::sync::{Notify, oneshot};
 use super::ticket::Ticket;
 use super::{Error, Settings};
 use crate::domain::decide::{Answer, Command};
+use crate::domain::name::Dimensions;
+
+/// The most bytes of requests in one batch, so that its transaction stays one
+/// that a small database can hold.
+const MAX_BATCH_BYTES: usize = 2 << 20;
+/// The most commands of a namespace that must be alone: if it was the size of
+/// its transaction that did not fit, a smaller one will.
+const MAX_ALONE: usize = 64;
 
 /// A command and the caller who waits for its answer.
 pub(super) struct Pending {
@@ -22,6 +30,8 @@ pub(super) struct Pending {
     /// An earlier attempt to write it had an unknown outcome: if it now turns
     /// out to have taken effect, this is still the caller's first answer.
     pub attempted: bool,
+    /// About how many bytes its request has.
+    bytes: usize,
     /// How often it was put back because its writes kept conflicting.
     conflicts: u32,
 }
@@ -33,7 +43,8 @@ impl Pending {
         answer: oneshot::Sender<Result<Answer, Error>>,
     ) -> Self {
         let namespace = command.key().namespace().into_owned();
-        Self { command, namespace, ticket, answer, attempted: false, conflicts: 0 }
+        let bytes = bytes(&command);
+        Self { command, namespace, ticket, answer, attempted: false, bytes, conflicts: 0 }
     }
 
     /// Answers the caller; one who has gone does not mind.
@@ -169,8 +180,8 @@ impl Lanes {
     /// of one namespace that must be alone.
     fn take(&mut self, most: usize, now: Instant) -> Vec<Pending> {
         let mut batch = Vec::new();
-        let mut passed = 0;
-        while batch.len() < most && passed < self.turns.len() {
+        let (mut passed, mut bytes) = (0, 0);
+        while batch.len() < most && bytes < MAX_BATCH_BYTES && passed < self.turns.len() {
             let Some(namespace) = self.turns.pop_front() else { break };
             let Some(lane) = self.by_namespace.get_mut(&namespace) else { continue };
             let ready = lane.not_before.is_none_or(|at| at <= now);
@@ -181,10 +192,13 @@ impl Lanes {
             }
             passed = 0;
             let alone = std::mem::take(&mut lane.alone);
-            let share = if alone { most } else { 1 };
+            let share = if alone { most.min(MAX_ALONE) } else { 1 };
             let taken = lane.commands.len().min(share);
             self.waiting -= taken;
-            batch.extend(lane.commands.drain(..taken).filter(|p| !p.ticket.cancelled()));
+            for pending in lane.commands.drain(..taken).filter(|p| !p.ticket.cancelled()) {
+                bytes += pending.bytes;
+                batch.push(pending);
+            }
             if lane.commands.is_empty() {
                 self.by_namespace.remove(&namespace);
             } else {
@@ -200,5 +214,122 @@ impl Lanes {
 
     fn next_ready(&self) -> Option<Instant> {
         self.by_namespace.values().filter_map(|lane| lane.not_before).min()
+    }
+}
+
+fn bytes(command: &Command) -> usize {
+    let Command::Reserve(reserve) = command else { return 256 };
+    let map = |map: &Dimensions| map.iter().map(|(k, v)| k.len() + v.len() + 16).sum::<usize>();
+    let request = &reserve.request;
+    let items: usize = request.items.iter().map(|item| 64 + map(&item.dimensions)).sum();
+    let resources: usize = request.resources.iter().map(String::len).sum();
+    256 + items + resources + map(&request.labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::domain::decide::Release;
+    use crate::domain::name::ReservationKey;
+
+    fn pending(namespace: &str, id: &str) -> Pending {
+        let command = Command::Release(Release {
+            key: ReservationKey::new(namespace, id),
+            reason: String::new(),
+            allow_missing: false,
+            principal: String::new(),
+        });
+        Pending::new(command, Arc::default(), oneshot::channel().0)
+    }
+
+    fn queue(total: usize, per_namespace: usize) -> Queue {
+        Queue::new(&Settings {
+            queue: total,
+            queue_per_namespace: per_namespace,
+            ..Settings::default()
+        })
+    }
+
+    fn ids(batch: &[Pending]) -> Vec<String> {
+        batch.iter().map(|pending| pending.command.key().to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_flood_in_one_namespace_leaves_the_others_their_turns() {
+        let queue = queue(1000, 1000);
+        for n in 0..10 {
+            queue.push(pending("flood", &n.to_string())).unwrap();
+        }
+        queue.push(pending("a", "1")).unwrap();
+        queue.push(pending("b", "1")).unwrap();
+        let batch = queue.next(4).await.unwrap();
+        assert_eq!(ids(&batch), ["flood/0", "a/1", "b/1", "flood/1"]);
+        assert_eq!(ids(&queue.next(3).await.unwrap()), ["flood/2", "flood/3", "flood/4"]);
+    }
+
+    #[tokio::test]
+    async fn queues_are_bounded_in_all_and_for_each_namespace() {
+        let queue = queue(3, 2);
+        queue.push(pending("a", "1")).unwrap();
+        queue.push(pending("a", "2")).unwrap();
+        assert_eq!(queue.push(pending("a", "3")), Err(Error::Overloaded));
+        queue.push(pending("b", "1")).unwrap();
+        assert_eq!(queue.push(pending("c", "1")), Err(Error::Overloaded));
+        queue.next(10).await.unwrap();
+        queue.push(pending("a", "3")).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_keeps_conflicting_is_tried_alone_in_its_order_and_holds_up_nobody() {
+        let queue = queue(1000, 1000);
+        queue.push(pending("a", "3")).unwrap();
+        queue.put_back("a", vec![pending("a", "1"), pending("a", "2")]);
+        queue.push(pending("b", "1")).unwrap();
+        assert_eq!(ids(&queue.next(10).await.unwrap()), ["b/1"], "a is not ready yet");
+        assert_eq!(ids(&queue.next(10).await.unwrap()), ["a/1", "a/2", "a/3"]);
+    }
+
+    #[tokio::test]
+    async fn commands_of_callers_who_have_gone_are_not_taken() {
+        let queue = queue(10, 10);
+        let gone = pending("a", "1");
+        drop(Arc::clone(&gone.ticket).cancel_on_drop());
+        queue.push(gone).unwrap();
+        queue.push(pending("a", "2")).unwrap();
+        assert_eq!(ids(&queue.next(10).await.unwrap()), ["a/2"]);
+    }
+
+    #[tokio::test]
+    async fn a_closed_queue_gives_what_it_has_and_takes_no_more() {
+        let queue = queue(10, 10);
+        queue.push(pending("a", "1")).unwrap();
+        queue.close();
+        assert!(matches!(queue.push(pending("a", "2")), Err(Error::Unavailable(_))));
+        assert_eq!(ids(&queue.next(10).await.unwrap()), ["a/1"]);
+        assert!(queue.next(10).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_waiting_reader_is_woken_by_an_arrival() {
+        let queue = Arc::new(queue(10, 10));
+        let taken = Arc::new(AtomicUsize::new(0));
+        let reader = tokio::spawn({
+            let (queue, taken) = (Arc::clone(&queue), Arc::clone(&taken));
+            async move {
+                while let Some(batch) = queue.next(10).await {
+                    taken.fetch_add(batch.len(), Ordering::Relaxed);
+                }
+            }
+        });
+        for n in 0..100 {
+            while queue.push(pending("a", &n.to_string())).is_err() {
+                tokio::task::yield_now().await;
+            }
+        }
+        queue.close();
+        reader.await.unwrap();
+        assert_eq!(taken.load(Ordering::Relaxed), 100);
     }
 }

@@ -88,7 +88,7 @@ impl Mongod {
         let folder = temporary_folder();
         let mut args: Vec<OsString> = ["--bind_ip", "127.0.0.1", "--nounixsocket", "--logappend"]
             .iter()
-            .chain(["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "128"].iter())
+            .chain(["--wiredTigerCacheSizeGB", "0.5", "--oplogSize", "128"].iter())
             .chain(role)
             .map(OsString::from)
             .collect();
