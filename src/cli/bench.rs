@@ -18,6 +18,7 @@ use crate::api::policy_file;
 use crate::engine;
 use crate::proto::v1;
 use crate::server::{Server, Settings, StoreAddress};
+use baseline::Retry;
 use load::{Tally, measure};
 use report::Report;
 
@@ -109,9 +110,11 @@ pub(super) async fn run(args: Args) -> Result<u8, Failure> {
     }
     measured?;
     if let Some(uri) = uri {
-        talk("measuring one transaction per request …");
-        let tally = baseline::measure(&uri, &args).await.map_err(Failure::Other)?;
-        report.baseline(&tally);
+        for retry in [Retry::Driver, Retry::AtOnce] {
+            talk(&format!("measuring {} …", report::name_of(retry)));
+            let tally = baseline::measure(&uri, &args, retry).await.map_err(Failure::Other)?;
+            report.baseline(retry, &tally);
+        }
     }
     report.print(out)?;
     Ok(if report.is_sound() { exit::OK } else { exit::FAILED })

@@ -1,5 +1,7 @@
 //! The other way to do it: one MongoDB transaction per request, as users write
-//! it, with the driver's own retry.
+//! it: with the retry of the driver at hand, which pauses longer and longer, or
+//! with the loop that the manuals showed before drivers had one, and that many
+//! drivers still have inside, which tries again at once.
 //!
 //! Nothing above `store/mongo` may know the driver; this file is the one
 //! exemption, since what it measures is the driver without this product.
@@ -8,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use bson::{Document, doc};
-use mongodb::error::{Error, Result as MongoResult};
+use mongodb::error::{Error, Result as MongoResult, TRANSIENT_TRANSACTION_ERROR};
 use mongodb::options::{ClientOptions, WriteConcern};
 use mongodb::{Client, ClientSession, Collection, Database};
 
@@ -18,18 +20,32 @@ use super::load::{self, Caller, Step, Tally};
 /// As large as the limit that the server is measured with.
 const MAX: i64 = 1_000_000_000_000_000;
 
+/// How a transaction that met another is tried again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// As this driver does it.
+    Driver,
+    /// At once.
+    AtOnce,
+}
+
 /// Measures on the MongoDB at `uri`, in a database of its own.
-pub(super) async fn measure(uri: &str, args: &Args) -> Result<Tally> {
+pub(super) async fn measure(uri: &str, args: &Args, retry: Retry) -> Result<Tally> {
     let mut options = ClientOptions::parse(uri).await.context("the MongoDB URI is not valid")?;
     options.write_concern = Some(WriteConcern::majority());
     let client = Client::with_options(options)?;
     let database = client.database(&format!("quotad_baseline_{}", uuid::Uuid::now_v7().simple()));
-    let measured = measure_in(&client, &database, args).await;
+    let measured = measure_in(&client, &database, args, retry).await;
     database.drop().await.context("the baseline's database was not dropped")?;
     measured
 }
 
-async fn measure_in(client: &Client, database: &Database, args: &Args) -> Result<Tally> {
+async fn measure_in(
+    client: &Client,
+    database: &Database,
+    args: &Args,
+    retry: Retry,
+) -> Result<Tally> {
     let counters: Collection<Document> = database.collection("counters");
     let keys =
         (0..args.keys).map(|n| doc! { "_id": key(n), "max": MAX, "used": 0_i64, "held": 0_i64 });
@@ -43,6 +59,7 @@ async fn measure_in(client: &Client, database: &Database, args: &Args) -> Result
             counters: counters.clone(),
             reservations: database.collection("reservations"),
             key: key(n % args.keys),
+            retry,
         });
     }
     Ok(load::measure(callers, args.length()).await.0)
@@ -58,6 +75,7 @@ struct TransactionCaller {
     counters: Collection<Document>,
     reservations: Collection<Document>,
     key: String,
+    retry: Retry,
 }
 
 impl Caller for TransactionCaller {
@@ -85,19 +103,17 @@ impl TransactionCaller {
         let reservation = doc! {
             "_id": id, "key": key, "state": "HELD", "amount": 1_i64, "expire_time": until,
         };
-        self.session
-            .start_transaction()
-            .and_run2(async move |session| {
-                in_time(end)?;
-                let counted =
-                    counters.update_one(room.clone(), held.clone()).session(&mut *session).await?;
-                if counted.modified_count == 0 {
-                    return Err(Error::custom("no room"));
-                }
-                reservations.insert_one(&reservation).session(session).await?;
-                Ok(())
-            })
-            .await
+        self.transaction(async move |session| {
+            in_time(end)?;
+            let counted =
+                counters.update_one(room.clone(), held.clone()).session(&mut *session).await?;
+            if counted.modified_count == 0 {
+                return Err(Error::custom("no room"));
+            }
+            reservations.insert_one(&reservation).session(session).await?;
+            Ok(())
+        })
+        .await
     }
 
     async fn commit(&mut self, id: &str, end: Instant) -> MongoResult<()> {
@@ -107,21 +123,45 @@ impl TransactionCaller {
         let committed = doc! { "$set": { "state": "COMMITTED" } };
         let counter = doc! { "_id": key };
         let used = doc! { "$inc": { "held": -1_i64, "used": 1_i64 } };
-        self.session
-            .start_transaction()
-            .and_run2(async move |session| {
-                in_time(end)?;
-                let settled = reservations
-                    .update_one(held.clone(), committed.clone())
-                    .session(&mut *session)
-                    .await?;
-                if settled.modified_count == 0 {
-                    return Err(Error::custom("not held"));
-                }
-                counters.update_one(counter.clone(), used.clone()).session(session).await?;
-                Ok(())
-            })
-            .await
+        self.transaction(async move |session| {
+            in_time(end)?;
+            let settled = reservations
+                .update_one(held.clone(), committed.clone())
+                .session(&mut *session)
+                .await?;
+            if settled.modified_count == 0 {
+                return Err(Error::custom("not held"));
+            }
+            counters.update_one(counter.clone(), used.clone()).session(session).await?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl TransactionCaller {
+    /// Runs one transaction until it is committed or fails for good.
+    async fn transaction<F>(&mut self, mut work: F) -> MongoResult<()>
+    where
+        F: for<'s> AsyncFnMut(&'s mut ClientSession) -> MongoResult<()>,
+    {
+        if self.retry == Retry::Driver {
+            return self.session.start_transaction().and_run2(work).await;
+        }
+        loop {
+            self.session.start_transaction().await?;
+            let mut done = work(&mut self.session).await;
+            if done.is_ok() {
+                done = self.session.commit_transaction().await;
+            } else {
+                // The server has most often aborted it already.
+                let _ = self.session.abort_transaction().await;
+            }
+            match done {
+                Err(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {}
+                done => return done,
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::Args;
+use super::baseline::Retry;
 use super::load::Tally;
 use crate::cli::output::{Failure, Output, Stream, table};
 
@@ -17,11 +18,28 @@ pub(super) struct Report {
     quotad: Option<Measured>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replays: Option<WithReplays>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    baseline: Option<Measured>,
-    /// Pairs a second of quotad over those of the baseline.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    baselines: Vec<Baseline>,
+}
+
+/// One way to do without quotad.
+#[derive(Debug, Serialize)]
+struct Baseline {
+    name: &'static str,
+    /// Pairs a second of quotad over those of this one; absent where this one
+    /// finished none.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
+    #[serde(flatten)]
+    measured: Measured,
+}
+
+/// What a baseline is called.
+pub(super) fn name_of(retry: Retry) -> &'static str {
+    match retry {
+        Retry::Driver => "one transaction per request, driver's retry",
+        Retry::AtOnce => "one transaction per request, retried at once",
+    }
 }
 
 /// One measurement.
@@ -60,7 +78,7 @@ struct Latency {
 impl Report {
     pub fn new(args: &Args) -> Self {
         let &Args { callers, keys, seconds, .. } = args;
-        Self { callers, keys, seconds, quotad: None, replays: None, baseline: None, ratio: None }
+        Self { callers, keys, seconds, quotad: None, replays: None, baselines: Vec::new() }
     }
 
     pub fn quotad(&mut self, tally: &Tally) {
@@ -75,11 +93,11 @@ impl Report {
             Some(WithReplays { percent, replays: tally.replays, replay_ms, kept, measured });
     }
 
-    pub fn baseline(&mut self, tally: &Tally) {
+    pub fn baseline(&mut self, retry: Retry, tally: &Tally) {
         let measured = Measured::of(tally);
         let quotad = self.quotad.as_ref().map(|quotad| quotad.pairs_per_second);
-        self.ratio = quotad.and_then(|quotad| over(quotad, Some(&measured)));
-        self.baseline = Some(measured);
+        let ratio = quotad.and_then(|quotad| over(quotad, Some(&measured)));
+        self.baselines.push(Baseline { name: name_of(retry), ratio, measured });
     }
 
     /// Whether something was measured, and nothing failed. What fails on the
@@ -115,8 +133,8 @@ impl Report {
         if let Some(replays) = &self.replays {
             row(&format!("quotad with {} % replays", replays.percent), &replays.measured);
         }
-        if let Some(baseline) = &self.baseline {
-            row("one transaction per request", baseline);
+        for baseline in &self.baselines {
+            row(baseline.name, &baseline.measured);
         }
         out.table(&table)?;
         self.print_rest(out)
@@ -129,12 +147,13 @@ impl Report {
                 "with {replays} replays ({brief}), {kept:.0} % of the pairs were kept"
             ))?;
         }
-        if let Some(ratio) = self.ratio {
-            out.line(&format!("quotad makes {ratio:.1} times the pairs of the baseline"))?;
-        } else if self.baseline.is_some() {
-            out.line("the baseline finished no pair at all")?;
+        for Baseline { name, ratio, .. } in &self.baselines {
+            out.line(&match ratio {
+                Some(ratio) => format!("quotad makes {ratio:.1} times the pairs of {name}"),
+                None => format!("{name}: not a single pair was finished"),
+            })?;
         }
-        let all = [&self.quotad, &self.baseline].into_iter().flatten();
+        let all = self.quotad.iter().chain(self.baselines.iter().map(|b| &b.measured));
         for measured in all.chain(self.replays.iter().map(|replays| &replays.measured)) {
             if let Some(error) = &measured.first_error {
                 out.line(&format!("{} rounds failed, such as: {error}", measured.errors))?;
