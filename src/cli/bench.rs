@@ -24,12 +24,13 @@ use report::Report;
 
 const NAMESPACE: &str = "bench";
 const METRIC: &str = "work";
-/// A limit that is always found and charged, and never full.
+/// A limit that is always found and charged, and never full, in the window of
+/// the commonest plans.
 const POLICY: &str = "\
 namespace: bench
 metrics: { work: { requires: [key] } }
 limits:
-  - { name: work-per-key, metric: work, per: [key], window: lifetime, max: 1000000000000000 }
+  - { name: work-per-key, metric: work, per: [key], window: { calendar: { unit: month } }, max: 1000000000000000 }
 ";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many connections the callers share, as those of one backend do.

@@ -154,7 +154,7 @@ impl Engine {
             let event = put_event(present.map(|p| p.value).as_ref(), &subject, principal);
             let value = subject.clone();
             let changes = ChangeSet {
-                subjects: vec![Change { expected, version, value, purge_at: None }],
+                subjects: vec![Change { expected, version, value, purge_at: None, proven: false }],
                 events: vec![event],
                 ..ChangeSet::default()
             };

@@ -218,11 +218,13 @@ impl<'c> Working<'c> {
             .collect();
         let reservation = |(key, value): (ReservationKey, Arc<Reservation>)| {
             let (expected, version) = versions(self.reservation_version(&key));
-            Change { expected, version, purge_at: value.purge_at, value }
+            let proven = self.proven_by_its_counters(&key, &value);
+            Change { expected, version, purge_at: value.purge_at, value, proven }
         };
         let counter = |(id, value): (Arc<CounterId>, Counter)| {
             let (expected, version) = versions(self.counter_version(&id));
-            Change { expected, version, purge_at: value.purge_at(retention), value }
+            let purge_at = value.purge_at(retention);
+            Change { expected, version, purge_at, value, proven: false }
         };
         ChangeSet {
             resources,
@@ -237,6 +239,17 @@ impl<'c> Working<'c> {
             Some(read) => Some(read.record.as_ref()?.version),
             None => Some(self.cache?.reservation(key)?.version),
         }
+    }
+
+    /// Whether a cached reservation may be changed without a guard of its own,
+    /// since its counters, guarded as they are cached, stand for it.
+    fn proven_by_its_counters(&self, key: &ReservationKey, reservation: &Reservation) -> bool {
+        let as_cached = || {
+            reservation.charges.iter().all(|charge| !self.counters.contains_key(&charge.counter))
+        };
+        !self.reservations.contains_key(key)
+            && as_cached()
+            && self.cache.is_some_and(|cache| cache.proven_by_its_counters(key))
     }
 
     fn counter_version(&self, id: &Arc<CounterId>) -> Option<i64> {

@@ -49,6 +49,9 @@ pub struct Change<T> {
     pub value: T,
     /// When retention may remove it; `None` keeps it.
     pub purge_at: Option<Time>,
+    /// The guards of other records of the change set prove that this one has
+    /// the expected version too; a store may save itself the look.
+    pub proven: bool,
 }
 
 impl<T> Change<T> {

@@ -194,7 +194,7 @@ pub fn event(namespace: &str) -> Event {
 }
 
 pub fn put<T>(expected: Option<i64>, version: i64, value: T) -> Change<T> {
-    Change { expected, version, value, purge_at: Some(at(FAR)) }
+    Change { expected, version, value, purge_at: Some(at(FAR)), proven: false }
 }
 
 pub fn bind(namespace: &str, resource: &str, owner: &str) -> Binding {
