@@ -179,8 +179,24 @@ async fn settle(cluster: &Cluster, chance: &mut fastrand::Rng, answer: &Answer) 
             Command::Commit(Commit { key, amounts, resources: vec![], principal })
         }
     };
-    // The other settlement at the same time: one of them wins, and only one.
-    match cluster.send(&command, chance.usize(0..ENGINES)).await {
+    let first = chance.usize(0..ENGINES);
+    let settled = if chance.bool() {
+        cluster.send(&command, first).await
+    } else {
+        // Delivered twice, to two engines, the second now and then much later:
+        // both must say the same.
+        let pause = Duration::from_millis(chance.u64(0..40));
+        let (one, other) = tokio::join!(cluster.send(&command, first), async {
+            tokio::time::sleep(pause).await;
+            cluster.send(&command, first + 1).await
+        });
+        let told = |settled: &Result<Answer, Refusal>| {
+            settled.as_ref().map(|a| a.reservation.settled.clone()).map_err(|r| format!("{r:?}"))
+        };
+        assert_eq!(told(&one), told(&other), "{command:?}");
+        one
+    };
+    match settled {
         Ok(settled) => match settled.reservation.committed() {
             Some(amounts) => Outcome::Committed(amounts.to_vec()),
             None => Outcome::Released,
