@@ -35,15 +35,15 @@ impl PolicyService for PolicyApi {
     ) -> Result<Response<v1::ApplyPolicyResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let v1::ApplyPolicyRequest { policy, expected_revision, validate_only } = call.into_inner();
-        let Some(policy) = policy else {
-            return Err(status::refused(Refusal::invalid("policy", "must be given")));
-        };
+        let given = policy.ok_or_else(|| vec![Violation::new("policy", "must be given")]);
+        let mut spec = given.and_then(policy::checked);
         if expected_revision < -1 {
             let message = "must be -1 (none yet), 0 (any) or a revision";
-            return Err(status::refused(Refusal::invalid("expected_revision", message)));
+            let mut faults = spec.err().unwrap_or_default();
+            faults.push(Violation::new("expected_revision", message));
+            spec = Err(faults);
         }
-        let spec = policy::policy_to_spec(policy)
-            .map_err(|faults| status::refused(Refusal::InvalidFields(faults)))?;
+        let spec = spec.map_err(|faults| status::refused(Refusal::InvalidFields(faults)))?;
         let applied = self.engine.apply_policy(spec, expected_revision, validate_only, ANONYMOUS);
         let applied = change_by(deadline, applied).await.map_err(status::failed)?;
         Ok(Response::new(v1::ApplyPolicyResponse {

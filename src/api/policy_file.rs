@@ -98,7 +98,7 @@ pub fn to_message(spec: &PolicySpec) -> v1::Policy {
 ///
 /// What this version does not know.
 pub fn from_message(policy: v1::Policy) -> Result<PolicySpec, Vec<Violation>> {
-    convert::policy::policy_to_spec(policy)
+    convert::policy::checked(policy)
 }
 
 /// YAML 1.2, strictly: no `yes` for true, no `1_000`. Doubled keys pass, to be

@@ -77,7 +77,7 @@ pub(super) fn draft(refusal: Refusal) -> Draft {
         }
         Refusal::RevisionMismatch { expected, actual } => {
             let found = if actual.is_empty() { "none" } else { &actual };
-            let message = format!("expected revision {expected}, found {found}");
+            let message = format!("expected revision or etag {expected}, found {found}");
             Draft::new(FailedPrecondition, Reason::PolicyRevisionMismatch, message)
                 .with("expected", expected)
                 .with("actual", actual)
@@ -134,6 +134,7 @@ fn quota_exceeded(limits: &[LimitStatus], now: Time) -> Draft {
         draft = draft
             .with("limit", &first.counter.limit)
             .with("metric", &first.counter.metric)
+            .with("key", key_of(first))
             .with("max", max_of(first))
             .with("used", first.used)
             .with("held", first.held)
@@ -153,9 +154,7 @@ fn quota_exceeded(limits: &[LimitStatus], now: Time) -> Draft {
 pub(super) fn describe(limit: &LimitStatus) -> String {
     let mut text = format!("limit {}", quoted(&limit.counter.limit));
     if !limit.counter.key.is_empty() {
-        let pair = |(name, value): (&String, &String)| format!("{name}={value}");
-        let key: Vec<String> = limit.counter.key.iter().map(pair).collect();
-        let _ = write!(text, " for {}", quoted(&key.join(" ")));
+        let _ = write!(text, " for {}", quoted(&key_of(limit)));
     }
     let (max, used, held) = (max_of(limit), limit.used, limit.held);
     let _ = write!(text, " has max {max}, used {used}, held {held}; requested {}", limit.requested);
@@ -166,6 +165,12 @@ pub(super) fn describe(limit: &LimitStatus) -> String {
         (None, Bound::AtMost(_)) => Ok(()),
     };
     text
+}
+
+/// The key as `user=42 item=sword`.
+fn key_of(limit: &LimitStatus) -> String {
+    let pair = |(name, value): (&String, &String)| format!("{name}={value}");
+    limit.counter.key.iter().map(pair).collect::<Vec<_>>().join(" ")
 }
 
 fn max_of(limit: &LimitStatus) -> String {

@@ -31,7 +31,7 @@ pub type Reason = v1::ErrorReason;
 
 /// The most bytes of encoded details: as base64, with a message of
 /// [`MAX_MESSAGE`] beside it, they stay under 8 KiB.
-const MAX_DETAILS: usize = 4800;
+const MAX_DETAILS: usize = 4200;
 /// The most bytes of a message; a byte may take three on the wire.
 const MAX_MESSAGE: usize = 512;
 /// When to try again where the store is the trouble.

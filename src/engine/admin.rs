@@ -6,11 +6,11 @@ use tokio::time::Instant;
 use super::{Engine, Error};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{Dimensions, Violation, quoted};
-use crate::domain::policy::{Applied, PolicyRevision, PolicySpec, check};
+use crate::domain::policy::{Applied, LimitSpec, Policy, PolicyRevision, PolicySpec, check};
 use crate::domain::refusal::Refusal;
 use crate::domain::state::Keys;
-use crate::domain::subject::Subject;
-use crate::store::{Change, ChangeSet, Versioned, WriteError};
+use crate::domain::subject::{Override, OverrideChange, Subject};
+use crate::store::{Change, ChangeSet, WriteError};
 
 /// How often a change is tried while others are first.
 const ATTEMPTS: u32 = 16;
@@ -60,6 +60,12 @@ impl Engine {
         for _ in 0..ATTEMPTS {
             let current = self.current_policy(&spec.namespace).await?;
             let at = current.as_ref().map_or(0, |current| current.revision);
+            // Whoever sends again what made the present revision of the one
+            // that he expected is not told that he expected wrong.
+            let again = expected > 0 && expected + 1 == at;
+            if again && current.as_ref().is_some_and(|current| current.spec == spec) {
+                return Ok(PolicyApplied { revision: at, changed: false, restarted: vec![] });
+            }
             let wanted = if expected == -1 { 0 } else { expected };
             if expected != 0 && wanted != at {
                 let (expected, actual) = (wanted.to_string(), at.to_string());
@@ -129,22 +135,35 @@ impl Engine {
         principal: &str,
     ) -> Result<SubjectPut, Error> {
         let key = subject.key();
-        let faults = subject.faults();
-        if !faults.is_empty() {
-            return Err(Refusal::InvalidFields(faults).into());
-        }
-        self.check_against_policy(&subject).await?;
+        let policy = self.catalog.policy(&subject.namespace).await?;
         for _ in 0..ATTEMPTS {
+            let begun = Instant::now();
             let keys = Keys { subjects: vec![key.clone()], ..Keys::default() };
             let present = self.store.load(&keys).await?.subjects.remove(&key).flatten();
             let actual = present.as_ref().map_or_else(String::new, |p| p.version.to_string());
-            if !etag.is_empty() && etag != actual {
-                return Err(Refusal::RevisionMismatch { expected: etag.to_owned(), actual }.into());
-            }
-            if let Some(Versioned { value, .. }) = &present
+            let before = present.as_ref().map(|present| &present.value);
+            let again = present.as_ref().is_some_and(|p| etag == (p.version - 1).to_string());
+            let free = etag.is_empty() || etag == actual || again;
+            if let Some(value) = before
+                && free
                 && (Subject { update_time: value.update_time, ..subject.clone() }) == *value
             {
                 return Ok(SubjectPut { subject: value.clone(), etag: actual, changed: false });
+            }
+            let mut faults = subject.faults();
+            match &policy {
+                Some(policy) => faults.extend(against_policy(&subject, before, policy)),
+                None if faults.is_empty() => {
+                    let namespace = subject.namespace.clone();
+                    return Err(Refusal::NamespaceNotFound { namespace }.into());
+                }
+                None => {}
+            }
+            if !faults.is_empty() {
+                return Err(Refusal::InvalidFields(faults).into());
+            }
+            if !etag.is_empty() && etag != actual {
+                return Err(Refusal::RevisionMismatch { expected: etag.to_owned(), actual }.into());
             }
             let now = self.now();
             let subject = Subject { update_time: now, ..subject.clone() };
@@ -159,7 +178,7 @@ impl Engine {
                 ..ChangeSet::default()
             };
             if self.write_once(&changes).await? {
-                self.catalog.wrote(subject.clone());
+                self.catalog.wrote(subject.clone(), version, begun);
                 return Ok(SubjectPut { subject, etag: version.to_string(), changed: true });
             }
         }
@@ -185,38 +204,6 @@ impl Engine {
         Ok((found.value, found.version.to_string()))
     }
 
-    async fn check_against_policy(&self, subject: &Subject) -> Result<(), Error> {
-        let namespace = subject.namespace.clone();
-        let policy = self.catalog.policy(&namespace).await?;
-        let policy = policy.ok_or(Refusal::NamespaceNotFound { namespace })?;
-        let spec = &policy.source.spec;
-        let mut faults = Vec::new();
-        if !subject.plan.is_empty() && !spec.plans.contains(&subject.plan) {
-            let message = format!(
-                "{} is not a plan of the policy, whose plans are: {}",
-                quoted(&subject.plan),
-                spec.plans.join(", ")
-            );
-            faults.push(Violation::new("subject.plan", message));
-        }
-        for (n, over) in subject.overrides.iter().enumerate() {
-            let limit = spec.limits.iter().find(|limit| limit.name == over.limit);
-            let message = match limit.map(|limit| limit.subject_dimension()) {
-                Some(Some(kind)) if kind == subject.kind => continue,
-                Some(Some(kind)) => {
-                    format!("the plan of {} is that of a {kind}", quoted(&over.limit))
-                }
-                Some(None) => format!(
-                    "limit {} has no subject: it does not count per one dimension and names no plan_of",
-                    quoted(&over.limit)
-                ),
-                None => format!("{} is not a limit of the policy", quoted(&over.limit)),
-            };
-            faults.push(Violation::new(format!("subject.overrides[{n}].limit"), message));
-        }
-        if faults.is_empty() { Ok(()) } else { Err(Refusal::InvalidFields(faults).into()) }
-    }
-
     /// Writes changes; false when another was first, or perhaps this very
     /// write: reading again tells.
     async fn write_once(&self, changes: &ChangeSet) -> Result<bool, Error> {
@@ -231,6 +218,38 @@ impl Engine {
             Err(WriteError::Unknown(_)) => Err(Error::OutcomeUnknown),
         }
     }
+}
+
+/// What the policy has against a subject. Overrides that it has already may
+/// stay, so that a plan can be changed after a limit has gone.
+fn against_policy(subject: &Subject, before: Option<&Subject>, policy: &Policy) -> Vec<Violation> {
+    let spec = &policy.source.spec;
+    let mut faults = Vec::new();
+    if !subject.plan.is_empty() && !spec.plans.contains(&subject.plan) {
+        let message = format!(
+            "{} is not a plan of the policy, whose plans are: {}",
+            quoted(&subject.plan),
+            spec.plans.join(", ")
+        );
+        faults.push(Violation::new("subject.plan", message));
+    }
+    for (n, over) in subject.overrides.iter().enumerate() {
+        if before.is_some_and(|before| before.overrides.contains(over)) {
+            continue;
+        }
+        let limit = spec.limits.iter().find(|limit| limit.name == over.limit);
+        let name = quoted(&over.limit);
+        let message = match limit.map(LimitSpec::subject_dimension) {
+            Some(Some(kind)) if kind == subject.kind => continue,
+            Some(Some(kind)) => format!("limit {name} goes by the plan of a {kind}"),
+            Some(None) => format!(
+                "limit {name} has no subject: it does not count per one dimension and names no plan_of"
+            ),
+            None => format!("{name} is not a limit of the policy"),
+        };
+        faults.push(Violation::new(format!("subject.overrides[{n}].limit"), message));
+    }
+    faults
 }
 
 fn applied_event(revision: &PolicyRevision) -> Event {
@@ -254,8 +273,11 @@ fn put_event(before: Option<&Subject>, after: &Subject, principal: &str) -> Even
     };
     changed("plan", before.map(|b| b.plan.clone()), after.plan.clone());
     changed("frozen", before.map(|b| b.frozen.to_string()), after.frozen.to_string());
-    let overrides = |s: &Subject| format!("{:?}", s.overrides);
     changed("overrides", before.map(overrides), overrides(after));
+    let labels = |s: &Subject| {
+        s.labels.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+    };
+    changed("labels", before.map(labels), labels(after));
     Event {
         namespace: after.namespace.clone(),
         time: after.update_time,
@@ -264,4 +286,15 @@ fn put_event(before: Option<&Subject>, after: &Subject, principal: &str) -> Even
         subject: format!("{}/{}", after.kind, after.id),
         details,
     }
+}
+
+fn overrides(subject: &Subject) -> String {
+    let one = |over: &Override| {
+        let change = match over.change {
+            OverrideChange::Set(max) => format!("{}={max}", over.limit),
+            OverrideChange::Add(more) => format!("{}{more:+}", over.limit),
+        };
+        over.expire_time.map_or(change.clone(), |end| format!("{change} until {end}"))
+    };
+    subject.overrides.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -1,9 +1,10 @@
 //! The loop that decides and writes batches, one at a time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
 use tracing::{debug, warn};
@@ -20,13 +21,14 @@ use crate::store::{ChangeSet, SharedStore, StoreError, WriteError};
 
 /// How often a batch is tried before its commands go back to the queue.
 const ATTEMPTS: u32 = 4;
-/// How often a batch is folded before something must be wrong: each fold needs
-/// records that the one before did not know of, which rules bound by a few.
-const FOLDS: u32 = 32;
+/// How often a batch is folded before something must be wrong, besides once for
+/// each caller who goes meanwhile: each fold needs records that the one before
+/// did not know of, which the rules bound by a few.
+const FOLDS: usize = 32;
 /// For how many batches ids are read first, after one turned out to exist.
 const WARY: u32 = 64;
-/// A batch that is not written this long after its rules were confirmed is
-/// decided again: a server that was paused must not write by stale rules.
+/// A batch that is not written this long after its decision began is decided
+/// again: a server that was paused must not write by stale rules.
 const VALID: Duration = Duration::from_secs(2);
 
 /// Decides and writes batches.
@@ -159,7 +161,7 @@ impl Batcher {
             let keys = Keys { reservations: known.collect(), ..Keys::default() };
             working.read(keys, &self.store).await?;
         }
-        for _ in 0..FOLDS {
+        for _ in 0..FOLDS + batch.len() {
             let now = self.clock.read(&self.store);
             match working.fold(batch, &policies, now, self.settings.retention) {
                 Folded::Unknown(keys) => working.read(keys, &self.store).await?,
@@ -247,14 +249,13 @@ fn reserved(batch: &[Pending]) -> impl Iterator<Item = &ReservationKey> {
 }
 
 async fn policies(catalog: &Catalog, batch: &[Pending]) -> Result<Policies, StoreError> {
-    let mut policies = Policies::new();
-    for pending in batch {
-        if !policies.contains_key(&pending.namespace) {
-            let policy = catalog.policy(&pending.namespace).await?;
-            policies.insert(pending.namespace.clone(), policy);
-        }
-    }
-    Ok(policies)
+    let namespaces: BTreeSet<&String> = batch.iter().map(|pending| &pending.namespace).collect();
+    // At once, not in turn: a namespace that is cold must not cost the others
+    // a round trip each.
+    let read = namespaces
+        .into_iter()
+        .map(async |namespace| Ok((namespace.clone(), catalog.policy(namespace).await?)));
+    try_join_all(read).await.map(Policies::from_iter)
 }
 
 fn answer(batch: Vec<Pending>, outcomes: Vec<Outcome>) {
@@ -267,6 +268,9 @@ fn answer(batch: Vec<Pending>, outcomes: Vec<Outcome>) {
                 answer.replayed &= !attempted;
                 Ok(answer)
             }
+            // An earlier attempt may have taken effect where a read cannot see
+            // it yet; a refusal would be final, and perhaps wrong.
+            Err(_) if attempted => Err(Error::OutcomeUnknown),
             Err(refusal) => Err(Error::Refused(refusal)),
         });
     }

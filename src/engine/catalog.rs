@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use futures_util::future::join_all;
 use lru::LruCache;
 use tracing::{debug, error};
 
@@ -19,7 +20,7 @@ use crate::domain::name::SubjectKey;
 use crate::domain::policy::{Policy, PolicyRevision};
 use crate::domain::state::Keys;
 use crate::domain::subject::Subject;
-use crate::store::{SharedStore, StoreError};
+use crate::store::{SharedStore, StoreError, Versioned};
 
 /// How long a copy may be used without being confirmed.
 const FRESH: Duration = Duration::from_secs(1);
@@ -35,9 +36,12 @@ const SUBJECTS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Copies of policies and subjects.
 pub(super) struct Catalog {
     store: SharedStore,
-    policies: Mutex<LruCache<String, Copy<Arc<Policy>>>>,
-    subjects: Mutex<LruCache<SubjectKey, Copy<Option<Arc<Subject>>>>>,
+    policies: Mutex<LruCache<String, Copy<Option<Arc<Policy>>>>>,
+    subjects: Mutex<LruCache<SubjectKey, Copy<SubjectRow>>>,
 }
+
+/// A subject and its version; `None` where it was never put.
+type SubjectRow = Option<Versioned<Arc<Subject>>>;
 
 /// Something that was read, and when.
 struct Copy<T> {
@@ -68,7 +72,7 @@ impl Catalog {
         if let Some(copy) = lock(&self.policies).get_mut(namespace)
             && copy.fresh()
         {
-            return Ok(Some(Arc::clone(&copy.value)));
+            return Ok(copy.value.clone());
         }
         self.confirm(namespace).await
     }
@@ -76,13 +80,21 @@ impl Catalog {
     /// Reads whether the policy has a newer revision, and takes it up.
     async fn confirm(&self, namespace: &str) -> Result<Option<Arc<Policy>>, StoreError> {
         let asked = Instant::now();
-        let Some(head) = self.store.policy_head(namespace).await? else { return Ok(None) };
-        if let Some(copy) = lock(&self.policies).peek_mut(namespace)
-            && copy.value.source.revision >= head
+        let head = self.store.policy_head(namespace).await?;
         {
-            copy.confirmed = copy.confirmed.max(asked);
-            return Ok(Some(Arc::clone(&copy.value)));
+            let mut policies = lock(&self.policies);
+            let copy = policies.peek_mut(namespace);
+            if let Some(copy) = copy
+                && copy.value.as_ref().map(|policy| policy.source.revision) >= head
+            {
+                copy.confirmed = copy.confirmed.max(asked);
+                return Ok(copy.value.clone());
+            }
+            if head.is_none() {
+                policies.put(namespace.to_owned(), Copy::new(None, asked));
+            }
         }
+        let Some(head) = head else { return Ok(None) };
         let Some(revision) = self.store.policy(namespace, head).await? else {
             let key = format!("{namespace}/{head}");
             return Err(StoreError::Damaged { key, message: "it has vanished".to_owned() });
@@ -104,41 +116,54 @@ impl Catalog {
         })?;
         let policy = Arc::new(policy);
         let mut policies = lock(&self.policies);
-        match policies.peek(&namespace) {
-            // Somebody has taken up a newer one meanwhile.
-            Some(copy) if copy.value.source.revision > policy.source.revision => {
-                Ok(Arc::clone(&copy.value))
-            }
-            _ => {
-                policies.put(namespace, Copy::new(Arc::clone(&policy), asked));
-                Ok(policy)
-            }
+        let present = policies.peek(&namespace).and_then(|copy| copy.value.as_ref());
+        if let Some(newer) = present.filter(|p| p.source.revision > policy.source.revision) {
+            return Ok(Arc::clone(newer));
         }
+        policies.put(namespace, Copy::new(Some(Arc::clone(&policy)), asked));
+        Ok(policy)
     }
 
     /// The subject, where a fresh copy of it is here.
     pub fn subject(&self, key: &SubjectKey) -> Option<Option<Arc<Subject>>> {
         let mut subjects = lock(&self.subjects);
         let copy = subjects.get_mut(key)?;
-        copy.fresh().then(|| copy.value.clone())
+        copy.fresh().then(|| in_force(copy))
     }
 
-    /// Subjects were read: asked for then, and this is what they are.
-    pub fn read(&self, subjects: &HashMap<SubjectKey, Option<Arc<Subject>>>, asked: Instant) {
+    /// Subjects were read, asked for at that instant. Gives those in force:
+    /// what was written here meanwhile is newer than what was read.
+    pub fn read(
+        &self,
+        subjects: HashMap<SubjectKey, Option<Versioned<Subject>>>,
+        asked: Instant,
+    ) -> HashMap<SubjectKey, Option<Arc<Subject>>> {
         let mut copies = lock(&self.subjects);
-        for (key, subject) in subjects {
-            // A write of this process may have been faster than this read.
-            if copies.peek(key).is_none_or(|copy| copy.confirmed <= asked) {
-                copies.put(key.clone(), Copy::new(subject.clone(), asked));
+        let mut take = |(key, row): (SubjectKey, Option<Versioned<Subject>>)| {
+            let row = row.map(|row| Versioned { version: row.version, value: Arc::new(row.value) });
+            let Some(copy) = copies.peek_mut(&key) else {
+                let copy = Copy::new(row, asked);
+                let value = in_force(&copy);
+                copies.put(key.clone(), copy);
+                return (key, value);
+            };
+            let older = match (&row, &copy.value) {
+                (Some(read), Some(known)) => read.version < known.version,
+                _ => asked < copy.confirmed,
+            };
+            if !older {
+                copy.value = row;
+                copy.confirmed = copy.confirmed.max(asked);
             }
-        }
+            (key, in_force(copy))
+        };
+        subjects.into_iter().map(&mut take).collect()
     }
 
-    /// A subject was written just now.
-    pub fn wrote(&self, subject: Subject) {
+    /// A subject was written, in this version, no earlier than `begun`.
+    pub fn wrote(&self, subject: Subject, version: i64, begun: Instant) {
         let key = subject.key();
-        let copy = Copy::new(Some(Arc::new(subject)), Instant::now());
-        lock(&self.subjects).put(key, copy);
+        self.read([(key, Some(Versioned { version, value: subject }))].into(), begun);
     }
 
     /// Confirms copies in use, for ever.
@@ -161,30 +186,25 @@ impl Catalog {
             let used = policies.iter().take_while(|(_, copy)| in_use(copy.used));
             used.map(|(namespace, _)| namespace.clone()).collect()
         };
-        for namespace in namespaces {
-            self.confirm(&namespace).await?;
-        }
+        // One that fails must not keep the others from being confirmed.
+        let confirmed = namespaces.iter().map(|namespace| self.confirm(namespace));
+        let confirmed = join_all(confirmed).await;
         let subjects: Vec<SubjectKey> = {
             let subjects = lock(&self.subjects);
             let used = subjects.iter().take_while(|(_, copy)| in_use(copy.used));
             used.take(REFRESHED_SUBJECTS).map(|(key, _)| key.clone()).collect()
         };
-        if subjects.is_empty() {
-            return Ok(());
+        if !subjects.is_empty() {
+            let asked = Instant::now();
+            let loaded = self.store.load(&Keys { subjects, ..Keys::default() }).await?;
+            self.read(loaded.subjects, asked);
         }
-        let asked = Instant::now();
-        let loaded = self.store.load(&Keys { subjects, ..Keys::default() }).await?;
-        let mut copies = lock(&self.subjects);
-        for (key, subject) in loaded.subjects {
-            if let Some(copy) = copies.peek_mut(&key)
-                && copy.confirmed <= asked
-            {
-                copy.value = subject.map(|subject| Arc::new(subject.value));
-                copy.confirmed = asked;
-            }
-        }
-        Ok(())
+        confirmed.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
+}
+
+fn in_force(copy: &Copy<SubjectRow>) -> Option<Arc<Subject>> {
+    copy.value.as_ref().map(|row| Arc::clone(&row.value))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

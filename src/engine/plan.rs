@@ -186,11 +186,7 @@ impl<'c> Working<'c> {
         take_in(&mut self.reservations, loaded.reservations, self.reads);
         take_in(&mut self.counters, loaded.counters, self.reads);
         take_in(&mut self.resources, loaded.resources, self.reads);
-        let subjects = loaded.subjects.into_iter();
-        let subjects = subjects.map(|(key, row)| (key, row.map(|row| Arc::new(row.value))));
-        let subjects: HashMap<_, _> = subjects.collect();
-        self.catalog.read(&subjects, asked);
-        self.subjects.extend(subjects);
+        self.subjects.extend(self.catalog.read(loaded.subjects, asked));
         Ok(())
     }
 
@@ -202,6 +198,13 @@ impl<'c> Working<'c> {
     /// The changes as a store takes them: each under the version that its
     /// record was decided over.
     pub fn change_set(&self, changes: Changes, now: Time, retention: Span) -> ChangeSet {
+        debug_assert!(
+            changes.reservations.values().all(|reservation| {
+                let charges = reservation.charges.iter();
+                charges.into_iter().all(|c| changes.counters.contains_key(&c.counter))
+            }),
+            "a reservation changes with all its counters"
+        );
         // A record that is made anew starts at a version that none before it
         // can have had, so that no stale guard ever fits it.
         let first = now.as_millis().saturating_mul(1000);

@@ -181,10 +181,17 @@ impl Lanes {
     fn take(&mut self, most: usize, now: Instant) -> Vec<Pending> {
         let mut batch = Vec::new();
         let (mut passed, mut bytes) = (0, 0);
+        let mut next_alone = None;
         while batch.len() < most && bytes < MAX_BATCH_BYTES && passed < self.turns.len() {
             let Some(namespace) = self.turns.pop_front() else { break };
             let Some(lane) = self.by_namespace.get_mut(&namespace) else { continue };
             let ready = lane.not_before.is_none_or(|at| at <= now);
+            if ready && lane.alone && !batch.is_empty() && next_alone.is_none() {
+                // Its turn is the first of the next batch, or it might never
+                // come: others fill every batch.
+                next_alone = Some(namespace);
+                continue;
+            }
             if !ready || (lane.alone && !batch.is_empty()) {
                 self.turns.push_back(namespace);
                 passed += 1;
@@ -205,9 +212,12 @@ impl Lanes {
                 lane.not_before = None;
                 self.turns.push_back(namespace);
             }
-            if alone {
+            if alone && !batch.is_empty() {
                 break;
             }
+        }
+        if let Some(namespace) = next_alone {
+            self.turns.push_front(namespace);
         }
         batch
     }
@@ -218,7 +228,13 @@ impl Lanes {
 }
 
 fn bytes(command: &Command) -> usize {
-    let Command::Reserve(reserve) = command else { return 256 };
+    let reserve = match command {
+        Command::Reserve(reserve) => reserve,
+        Command::Commit(commit) => {
+            return 256 + commit.resources.iter().map(String::len).sum::<usize>();
+        }
+        Command::Release(_) => return 256,
+    };
     let map = |map: &Dimensions| map.iter().map(|(k, v)| k.len() + v.len() + 16).sum::<usize>();
     let request = &reserve.request;
     let items: usize = request.items.iter().map(|item| 64 + map(&item.dimensions)).sum();
@@ -289,6 +305,33 @@ mod tests {
         queue.push(pending("b", "1")).unwrap();
         assert_eq!(ids(&queue.next(10).await.unwrap()), ["b/1"], "a is not ready yet");
         assert_eq!(ids(&queue.next(10).await.unwrap()), ["a/1", "a/2", "a/3"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_must_be_alone_gets_its_turn_however_full_the_others_are() {
+        let queue = queue(1000, 1000);
+        for n in 0..100 {
+            queue.push(pending("c", &n.to_string())).unwrap();
+            queue.push(pending("b", &n.to_string())).unwrap();
+        }
+        queue.put_back("a", vec![pending("a", "1")]);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let mut batches = Vec::new();
+        for _ in 0..3 {
+            batches.push(ids(&queue.next(4).await.unwrap()));
+        }
+        assert!(batches.contains(&vec!["a/1".to_owned()]), "{batches:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_behind_callers_who_have_gone_are_not_forgotten() {
+        let queue = queue(1000, 1000);
+        let commands: Vec<_> = (0..=MAX_ALONE).map(|n| pending("a", &n.to_string())).collect();
+        for gone in &commands[..MAX_ALONE] {
+            drop(Arc::clone(&gone.ticket).cancel_on_drop());
+        }
+        queue.put_back("a", commands);
+        assert_eq!(ids(&queue.next(512).await.unwrap()), [format!("a/{MAX_ALONE}")]);
     }
 
     #[tokio::test]

@@ -9,7 +9,8 @@ use jiff::civil::Weekday;
 
 use crate::domain::name::Violation;
 use crate::domain::policy::{
-    Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec,
+    Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec,
+    WindowSpec, check,
 };
 use crate::domain::time::Span;
 use crate::proto::v1;
@@ -17,18 +18,16 @@ use crate::proto::v1;
 /// The zone of calendar windows that name none.
 const UTC: &str = "UTC";
 
-/// The policy of a message. Only its form is looked at: whether a policy makes
+/// The policy of a message, and everything that cannot be converted, in whose
+/// place some value stands. Only its form is looked at: whether a policy makes
 /// sense is for [`faults`](crate::domain::policy::check::faults) to say, whose
 /// paths lack the `policy.` in front.
 ///
-/// # Errors
-///
-/// Everything that cannot be converted, with its path below `policy`: kinds
-/// that are not set, `unlimited: false`, numbers of enums that this version
+/// The faults have their paths below `policy`: kinds that are not set, `unlimited: false`, numbers of enums that this version
 /// does not know, a calendar unit that is unspecified, lengths that are
 /// negative, too long or no whole milliseconds, windows that this version does
 /// not serve.
-pub fn policy_to_spec(policy: v1::Policy) -> Result<PolicySpec, Vec<Violation>> {
+pub fn convert(policy: v1::Policy) -> (PolicySpec, Vec<Violation>) {
     let mut convert = Converter::default();
     let limits = policy.limits.into_iter().enumerate();
     let spec = PolicySpec {
@@ -44,7 +43,36 @@ pub fn policy_to_spec(policy: v1::Policy) -> Result<PolicySpec, Vec<Violation>> 
             .map(|(n, limit)| convert.limit(&format!("policy.limits[{n}]"), limit))
             .collect(),
     };
-    if convert.faults.is_empty() { Ok(spec) } else { Err(convert.faults) }
+    (spec, convert.faults)
+}
+
+/// The spec of a policy, as [`convert`] gives it.
+///
+/// # Errors
+///
+/// Everything that cannot be converted.
+#[cfg(test)]
+pub fn policy_to_spec(policy: v1::Policy) -> Result<PolicySpec, Vec<Violation>> {
+    let (spec, faults) = convert(policy);
+    if faults.is_empty() { Ok(spec) } else { Err(faults) }
+}
+
+/// The spec of a policy that somebody wants applied.
+///
+/// # Errors
+///
+/// Every fault, of form and of content, but not those of content that only
+/// follow from one of form.
+pub fn checked(policy: v1::Policy) -> Result<PolicySpec, Vec<Violation>> {
+    let (spec, mut faults) = convert(policy);
+    let of_form = faults.len();
+    for fault in check::faults(&spec) {
+        let field = format!("policy.{}", fault.field);
+        if !faults[..of_form].iter().any(|earlier| field.starts_with(&earlier.field)) {
+            faults.push(Violation::new(field, fault.message));
+        }
+    }
+    if faults.is_empty() { Ok(spec) } else { Err(faults) }
 }
 
 /// The message of a policy. Every policy without faults is the same again after

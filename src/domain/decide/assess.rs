@@ -7,7 +7,7 @@ use crate::domain::counter::CounterId;
 use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
 use crate::domain::policy::{Bound, Limit, Match, MaxSpec, Policy, subject_name};
 use crate::domain::refusal::Refusal;
-use crate::domain::reservation::{Charge, ItemRequest, Reservation};
+use crate::domain::reservation::{Charge, ItemRequest, MAX_CHARGES, Reservation};
 use crate::domain::state::{Missing, State};
 use crate::domain::status::LimitStatus;
 use crate::domain::time::Time;
@@ -64,6 +64,10 @@ pub(super) fn assess(
     at: Option<Time>,
 ) -> Result<Assessment, Stop> {
     let matches = policy.matches(items)?;
+    if matches.len() > MAX_CHARGES {
+        let message = format!("meet {} counters; at most {MAX_CHARGES} are allowed", matches.len());
+        return Err(Refusal::invalid("items", message).into());
+    }
     let named = policy.named_subjects(items, &matches);
     let subjects = load_subjects(state, &named);
     let (counters, now) = match at {

@@ -4,6 +4,10 @@
 //! Every decision checks everything first, then crosses one line, then
 //! changes; a refusal has changed nothing. Whoever reads one of the files
 //! beside this one finds the line marked.
+//!
+//! Whoever changes a reservation that has charges writes all the counters it
+//! is charged to in the same step. The engine builds on that: guarded counters
+//! stand for the reservations charged to them.
 
 mod assess;
 mod read;

@@ -8,7 +8,7 @@ use crate::domain::counter::expire_time;
 use crate::domain::name::ResourceKey;
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::{
-    Charge, HistoryEntry, HistoryEvent, MAX_CHARGES, Reservation, ReservationState, Settled,
+    Charge, HistoryEntry, HistoryEvent, Reservation, ReservationState, Settled,
 };
 use crate::domain::state::State;
 use crate::domain::status::most_binding_first;
@@ -31,10 +31,6 @@ pub(super) fn reserve(
     let assessed = assess(state, policy, &request.items, rules.clock, None)?;
     assessed.refuse_frozen()?;
     let (claims, now) = (assessed.charges, assessed.now);
-    if claims.len() > MAX_CHARGES {
-        let message = format!("meet {} counters; at most {MAX_CHARGES} are allowed", claims.len());
-        return Err(Refusal::invalid("items", message).into());
-    }
     let mut failing = Vec::new();
     for claim in &claims {
         let status = claim.status(state, now);

@@ -80,6 +80,10 @@ pub(super) fn release(
         reason: command.reason.clone(),
     };
     if command.allow_missing && state.reservation(&command.key)?.is_none() {
+        if rules.policy.is_none() {
+            let namespace = command.key.namespace().into_owned();
+            return Err(Refusal::NamespaceNotFound { namespace }.into());
+        }
         let now = rules.clock;
         let reservation = never_reserved(rules, command, entry(now, Vec::new()));
         return Ok(finish(state, rules, reservation, now));

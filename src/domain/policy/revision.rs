@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use super::spec::{LimitSpec, PolicySpec};
 use crate::domain::time::Time;
 
+/// The most limits that are remembered after they are gone; the oldest are
+/// forgotten first, so that a policy with ever new names stays storable.
+const MAX_RETIRED: usize = 1000;
+
 /// A policy that was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRevision {
@@ -59,10 +63,8 @@ impl PolicyRevision {
             };
             generations.insert(limit.name.clone(), generation);
         }
-        let retired = before
-            .into_iter()
-            .filter(|(limit, _)| !generations.contains_key(&limit.name))
-            .collect();
+        let gone = before.into_iter().filter(|(limit, _)| !generations.contains_key(&limit.name));
+        let retired = gone.take(MAX_RETIRED).collect();
         let revision = Box::new(Self {
             revision: current.map_or(0, |current| current.revision) + 1,
             spec,

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use redb::{Database, ReadableDatabase as _};
+use redb::{Database, ReadableDatabase as _, Table};
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::RECORDS;
 use super::index::{Index, Place, millis};
@@ -18,14 +20,59 @@ use crate::store::document::{CounterDoc, ReservationDoc, ResourceDoc, SubjectDoc
 use crate::store::{ChangeSet, Loaded, StoreError, WriteError};
 
 pub(super) struct File {
-    pub database: Database,
+    /// Opened anew after an error; `None` while that does not succeed.
+    database: RwLock<Option<Database>>,
+    path: PathBuf,
+    /// The disk has failed a write: what is in the file and what the index
+    /// says may differ, and redb answers nothing any more.
+    failed: AtomicBool,
     /// Held by whoever writes.
-    pub turn: Mutex<()>,
+    turn: Mutex<()>,
     /// Never held while the disk is waited for.
-    pub index: Mutex<Index>,
+    index: Mutex<Index>,
 }
 
 impl File {
+    pub fn new(path: PathBuf, database: Database, index: Index) -> Self {
+        Self {
+            database: RwLock::new(Some(database)),
+            path,
+            failed: AtomicBool::new(false),
+            turn: Mutex::default(),
+            index: Mutex::new(index),
+        }
+    }
+
+    /// Whether the file can be read and written; after an error it is opened
+    /// anew, and what is in it counts.
+    pub fn check(&self) -> Result<(), StoreError> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        // Closed before it is opened: two cannot have it.
+        *database = None;
+        let opened = Database::create(&self.path).map_err(|error| unavailable(&error))?;
+        let index = Index::read(&opened).map_err(StoreError::Unavailable)?;
+        *self.index() = index;
+        *database = Some(opened);
+        self.failed.store(false, Ordering::Release);
+        warn!("the disk had failed; the file was opened anew");
+        Ok(())
+    }
+
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        match database.as_ref() {
+            Some(database) => work(database),
+            None => Err(StoreError::Unavailable("the file could not be opened again".to_owned())),
+        }
+    }
+
     pub fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,19 +145,20 @@ impl File {
         if places.is_empty() {
             return Ok(Vec::new());
         }
-        let failed = |error: &dyn std::fmt::Display| StoreError::Unavailable(error.to_string());
-        let transaction = self.database.begin_read().map_err(|error| failed(&error))?;
-        let table = transaction.open_table(RECORDS).map_err(|error| failed(&error))?;
-        let mut rows = Vec::with_capacity(places.len());
-        for (key, number) in places {
-            // One that retention has just removed is as if it never was.
-            if let Some(value) = table.get(number).map_err(|error| failed(&error))? {
-                let row = unseal(value.value())
-                    .map_err(|message| StoreError::Damaged { key: key.clone(), message })?;
-                rows.push((key, row.1.to_vec()));
+        self.with(|database| {
+            let transaction = database.begin_read().map_err(|error| unavailable(&error))?;
+            let table = transaction.open_table(RECORDS).map_err(|error| unavailable(&error))?;
+            let mut rows = Vec::with_capacity(places.len());
+            for (key, number) in places {
+                // One that retention has just removed is as if it never was.
+                if let Some(value) = table.get(number).map_err(|error| unavailable(&error))? {
+                    let (_, bytes) = unseal(value.value())
+                        .map_err(|message| StoreError::Damaged { key: key.clone(), message })?;
+                    rows.push((key, bytes.to_vec()));
+                }
             }
-        }
-        Ok(rows)
+            Ok(rows)
+        })
     }
 
     pub fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
@@ -120,17 +168,20 @@ impl File {
         if changes.valid_until.is_some_and(|until| Instant::now() > until) {
             return Err(WriteError::Conflict);
         }
-        let failed = |error: &dyn std::fmt::Display| WriteError::Failed(error.to_string());
-        let transaction = self.database.begin_write().map_err(|error| failed(&error))?;
-        let (numbers, next) = self.index().numbers(&rows);
-        {
-            let mut table = transaction.open_table(RECORDS).map_err(|error| failed(&error))?;
-            for (row, number) in rows.iter().zip(&numbers) {
-                let sealed = seal(row.kind, &row.bytes);
-                table.insert(number, sealed.as_slice()).map_err(|error| failed(&error))?;
-            }
+        if self.failed.load(Ordering::Acquire) {
+            return Err(WriteError::Failed("the disk has failed a write".to_owned()));
         }
-        transaction.commit().map_err(|error| WriteError::Unknown(error.to_string()))?;
+        let (numbers, next) = self.index().numbers(&rows);
+        let committed = self.change(|table| {
+            for (row, number) in rows.iter().zip(&numbers) {
+                table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
+            }
+            Ok(())
+        });
+        if let Err(error) = committed {
+            self.failed.store(true, Ordering::Release);
+            return Err(WriteError::Unknown(error.to_string()));
+        }
         let mut index = self.index();
         index.next = next;
         for (row, number) in rows.into_iter().zip(numbers) {
@@ -140,8 +191,19 @@ impl File {
         Ok(())
     }
 
+    /// One synced transaction.
+    fn change(
+        &self,
+        work: impl FnOnce(&mut Table<'_, u64, &'static [u8]>) -> Result<(), redb::Error>,
+    ) -> Result<(), redb::Error> {
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
+        let transaction = database.begin_write()?;
+        work(&mut transaction.open_table(RECORDS)?)?;
+        Ok(transaction.commit()?)
+    }
+
     pub fn purge(&self, now: Time) -> Result<(), StoreError> {
-        let failed = |error: &dyn std::fmt::Display| StoreError::Unavailable(error.to_string());
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let due = |place: &Place| place.purge_at.is_some_and(|at| at <= now.as_millis());
         let numbers: Vec<u64> = {
@@ -149,20 +211,26 @@ impl File {
             let places = index.by_kind.iter().flat_map(BTreeMap::values);
             places.filter(|place| due(place)).map(|place| place.number).collect()
         };
-        let transaction = self.database.begin_write().map_err(|error| failed(&error))?;
-        {
-            let mut table = transaction.open_table(RECORDS).map_err(|error| failed(&error))?;
+        let removed = self.change(|table| {
             for number in &numbers {
-                table.remove(number).map_err(|error| failed(&error))?;
+                table.remove(number)?;
             }
+            Ok(())
+        });
+        if let Err(error) = removed {
+            self.failed.store(true, Ordering::Release);
+            return Err(unavailable(&error));
         }
-        transaction.commit().map_err(|error| failed(&error))?;
         for of_kind in &mut self.index().by_kind {
             of_kind.retain(|_, place| !due(place));
         }
         info!(removed = numbers.len(), "retention has removed records");
         Ok(())
     }
+}
+
+fn unavailable(error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Unavailable(error.to_string())
 }
 
 fn absent<K: Clone + Eq + Hash, V>(keys: &[K]) -> HashMap<K, Option<V>> {

@@ -43,7 +43,7 @@ const PURGE_EVERY: Duration = Duration::from_hours(1);
 pub struct EmbeddedStore {
     file: Arc<File>,
     clock: Clock,
-    purged: Mutex<Instant>,
+    purged: Mutex<Option<Instant>>,
 }
 
 /// Why a file cannot be used.
@@ -112,8 +112,8 @@ impl EmbeddedStore {
             return Err(OpenError::Newer { path: shown, found });
         }
         let index = Index::read(&database).map_err(damaged)?;
-        let file = Arc::new(File { database, turn: Mutex::default(), index: Mutex::new(index) });
-        Ok(Self { file, clock, purged: Mutex::new(Instant::now()) })
+        let file = Arc::new(File::new(path, database, index));
+        Ok(Self { file, clock, purged: Mutex::default() })
     }
 
     async fn blocking<T: Send + 'static>(
@@ -127,9 +127,9 @@ impl EmbeddedStore {
 
     fn purge_due(&self) -> bool {
         let mut purged = self.purged.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = purged.elapsed() > PURGE_EVERY;
+        let due = purged.is_none_or(|purged| purged.elapsed() > PURGE_EVERY);
         if due {
-            *purged = Instant::now();
+            *purged = Some(Instant::now());
         }
         due
     }
@@ -207,6 +207,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
+        self.blocking(File::check).await?;
         // A clock that a test moves may stand anywhere; its records stay.
         if matches!(self.clock, Clock::System) && self.purge_due() {
             let now = self.now();

@@ -28,6 +28,7 @@ pub(super) fn unavailable(error: &Error) -> StoreError {
 pub(super) fn statement_failed(error: &Error) -> WriteError {
     match code(error) {
         Some(code) if CONFLICTS.contains(&code) => WriteError::Conflict,
+        Some(_) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => WriteError::Conflict,
         _ => WriteError::Failed(brief(error)),
     }
 }

@@ -8,14 +8,19 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
+use mongodb::error::ErrorKind;
 use mongodb::options::{ClientOptions, IndexOptions, ServerAddress};
 use mongodb::{Client, Database, IndexModel};
+
+use tokio::time::timeout;
 
 use super::{ConnectError, error, unreachable};
 
 /// The layout of the documents; raised when an older program could not read
 /// or would damage what a newer one writes.
 const SCHEMA_VERSION: i64 = 1;
+/// How long a host may take to say what it is.
+const HELLO: Duration = Duration::from_secs(5);
 
 /// Refuses a deployment that cannot do transactions, with the way to mend it.
 ///
@@ -26,6 +31,9 @@ pub(super) async fn check_deployment(options: &ClientOptions) -> Result<(), Conn
     for host in &options.hosts {
         match hello(options, host).await {
             Ok(reply) => return fit(&reply, host),
+            Err(error) if matches!(*error.kind, ErrorKind::Authentication { .. }) => {
+                return Err(ConnectError::Unfit(format!("{host}: {}", error::brief(&error))));
+            }
             Err(error) => {
                 last = ConnectError::Unreachable(format!("{host}: {}", error::brief(&error)));
             }
@@ -41,7 +49,14 @@ async fn hello(options: &ClientOptions, host: &ServerAddress) -> mongodb::error:
     direct.load_balanced = None;
     direct.direct_connection = Some(true);
     let client = Client::with_options(direct)?;
-    let reply = client.database("admin").run_command(doc! { "hello": 1 }).await;
+    // `ping` needs to be logged in, where `hello` does not: wrong credentials
+    // show here and not at the first transaction.
+    let ask = async {
+        client.database("admin").run_command(doc! { "ping": 1 }).await?;
+        client.database("admin").run_command(doc! { "hello": 1 }).await
+    };
+    let late = |_| Err(mongodb::error::Error::custom("no answer"));
+    let reply = timeout(HELLO, ask).await.unwrap_or_else(late);
     client.shutdown().await;
     reply
 }

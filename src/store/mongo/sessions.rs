@@ -31,8 +31,18 @@ const STOPPED_MS: i64 = 2000;
 /// A server that has not got a heartbeat through for this long registers its
 /// sessions anew before it uses them: others may have struck it off.
 const STALE: Duration = Duration::from_millis(1500);
-/// Transactions under way at once: one batch, and a few by administrators.
-const SESSIONS: usize = 4;
+/// Transactions under way at once, for each purpose.
+const SESSIONS: usize = 2;
+
+/// What a transaction is for. Each has sessions of its own, so that a bulk
+/// import of subjects does not hold up a Reserve.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    /// Reservations and counters.
+    Batches,
+    /// Policies and subjects.
+    Administration,
+}
 /// How long a heartbeat may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -42,7 +52,7 @@ pub(super) struct Sessions {
     servers: Collection<Document>,
     admin: Database,
     server: String,
-    permits: Semaphore,
+    permits: [Semaphore; 2],
     state: Mutex<State>,
 }
 
@@ -73,11 +83,11 @@ impl Sessions {
             servers: database.collection("servers"),
             admin: client.database("admin"),
             server: Uuid::now_v7().to_string(),
-            permits: Semaphore::new(SESSIONS),
+            permits: [Semaphore::new(SESSIONS), Semaphore::new(SESSIONS)],
             state: Mutex::default(),
             client,
         };
-        for _ in 0..SESSIONS {
+        for _ in 0..2 * SESSIONS {
             sessions.open().await?;
         }
         sessions.beat().await?;
@@ -85,9 +95,9 @@ impl Sessions {
     }
 
     /// A session that is registered and not used by anybody else.
-    pub async fn lease(&self) -> Result<Lease<'_>> {
+    pub async fn lease(&self, purpose: Purpose) -> Result<Lease<'_>> {
         let closed = |_| mongodb::error::Error::custom("the store is closed");
-        let permit = self.permits.acquire().await.map_err(closed)?;
+        let permit = self.permits[purpose as usize].acquire().await.map_err(closed)?;
         let mut fresh = self.state().last_beat.is_some_and(|beat| beat.elapsed() < STALE);
         if self.state().idle.is_empty() {
             self.open().await?;
@@ -114,9 +124,10 @@ impl Sessions {
                 self.beat().await?;
                 self.end_condemned().await?;
                 self.end_orphans().await?;
-                clock.sync(self.servers_database()).await
+                clock.sync(&self.admin).await
             };
-            match beaten.await {
+            let late = |_| Err(mongodb::error::Error::custom("a heartbeat timed out"));
+            match timeout(2 * PATIENCE, beaten).await.unwrap_or_else(late) {
                 Ok(()) if well => {}
                 Ok(()) => {
                     well = true;
@@ -133,14 +144,10 @@ impl Sessions {
 
     /// Takes this server off the list: its sessions are at rest.
     pub async fn sign_off(&self) {
-        self.permits.close();
+        self.permits.iter().for_each(Semaphore::close);
         let gone = self.servers.delete_one(doc! { "_id": &self.server });
         // Nothing is lost where this fails: another server strikes it off.
         let _ = timeout(PATIENCE, async { gone.await }).await;
-    }
-
-    fn servers_database(&self) -> &Database {
-        &self.admin
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

@@ -12,7 +12,8 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::error::{DUPLICATE_KEY, brief, commit_failed, statement_failed};
-use super::{Collections, Sessions, failpoint};
+use super::sessions::{Purpose, Sessions};
+use super::{Collections, failpoint};
 use crate::store::document::{
     CounterDoc, CounterUpdate, EventDoc, ReservationDoc, ReservationUpdate, ResourceDoc,
     RevisionDoc, SubjectDoc,
@@ -33,7 +34,19 @@ pub(super) async fn write(
     changes: &ChangeSet,
 ) -> Result<(), WriteError> {
     let commands = commands(changes)?;
-    let mut lease = sessions.lease().await.map_err(|error| WriteError::Failed(brief(&error)))?;
+    let expired = || changes.valid_until.is_some_and(|until| Instant::now() > until);
+    // Batches and administrators do not wait for each other.
+    let purpose = if changes.counters.is_empty() && changes.reservations.is_empty() {
+        Purpose::Administration
+    } else {
+        Purpose::Batches
+    };
+    let lease = sessions.lease(purpose).await;
+    let mut lease = lease.map_err(|error| WriteError::Failed(brief(&error)))?;
+    if expired() {
+        lease.give_back();
+        return Err(WriteError::Conflict);
+    }
     let mut transaction = Transaction { collections, session: lease.session() };
     let written = timeout(STATEMENTS, transaction.run(&commands)).await.unwrap_or_else(|_| {
         Err(WriteError::Failed(format!("no answer to a write within {STATEMENTS:?}")))
@@ -41,7 +54,6 @@ pub(super) async fn write(
     if written.is_ok() {
         failpoint::reach(failpoint::BEFORE_COMMIT);
     }
-    let expired = || changes.valid_until.is_some_and(|until| Instant::now() > until);
     let outcome = match written {
         Ok(()) if expired() => Err(WriteError::Conflict),
         Ok(()) => transaction.commit().await,
@@ -49,11 +61,14 @@ pub(super) async fn write(
     };
     let ended = match &outcome {
         Ok(()) => true,
-        // Nobody may abort what may be committed.
-        Err(WriteError::Unknown(_)) => false,
-        Err(_) => timeout(STATEMENTS, transaction.session.abort_transaction())
-            .await
-            .is_ok_and(|aborted| aborted.is_ok()),
+        // Nobody may abort what may be committed; and where the server did not
+        // answer, the driver's abort says nothing about what is open there.
+        Err(WriteError::Unknown(_) | WriteError::Failed(_)) => false,
+        Err(WriteError::Conflict | WriteError::Exists) => {
+            timeout(STATEMENTS, transaction.session.abort_transaction())
+                .await
+                .is_ok_and(|aborted| aborted.is_ok())
+        }
     };
     if ended {
         lease.give_back();
