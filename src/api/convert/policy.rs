@@ -76,7 +76,7 @@ pub fn checked(policy: v1::Policy) -> Result<PolicySpec, Vec<Violation>> {
 }
 
 /// The message of a policy. Every policy without faults is the same again after
-/// [`policy_to_spec`].
+/// [`checked`].
 pub fn spec_to_policy(spec: &PolicySpec) -> v1::Policy {
     let metric = |(name, metric): (&String, &MetricSpec)| {
         (name.clone(), v1::Metric { requires: metric.requires.clone() })

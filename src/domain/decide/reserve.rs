@@ -11,7 +11,7 @@ use crate::domain::reservation::{
     Charge, HistoryEntry, HistoryEvent, Reservation, ReservationState, Settled,
 };
 use crate::domain::state::State;
-use crate::domain::status::most_binding_first;
+use crate::domain::status::{LimitStatus, most_binding_first};
 use crate::domain::time::Time;
 use crate::domain::window::Window;
 
@@ -66,7 +66,7 @@ pub(super) fn reserve(
         state.bind(key, command.key.clone());
     }
     state.put_reservation(Arc::clone(&reservation));
-    let limits = standing(state, rules, &reservation, now);
+    let limits = asked(state, rules, &reservation, now);
     Ok(Answer { reservation, limits, replayed: false, now })
 }
 
@@ -87,7 +87,7 @@ fn replay(
     let now = prepare(state, rules, &existing)?;
     match existing.state(now) {
         ReservationState::Held | ReservationState::Committed => {
-            let limits = standing(state, rules, &existing, now);
+            let limits = asked(state, rules, &existing, now);
             Ok(Answer { reservation: existing, limits, replayed: true, now })
         }
         ReservationState::Expired => {
@@ -96,6 +96,20 @@ fn replay(
         }
         ReservationState::Released => Err(Refusal::AlreadyReleased { id }.into()),
     }
+}
+
+/// Where the limits stand, and what the Reserve asked of each.
+fn asked(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    reservation: &Reservation,
+    now: Time,
+) -> Vec<LimitStatus> {
+    let mut limits = standing(state, rules, reservation, now);
+    for (limit, charge) in limits.iter_mut().zip(reservation.charges.iter()) {
+        limit.requested = reservation.held_by(charge);
+    }
+    limits
 }
 
 fn refuse_bound(
