@@ -3,6 +3,7 @@
 
 mod baseline;
 mod grpc;
+mod in_process;
 mod load;
 mod report;
 
@@ -15,6 +16,7 @@ use super::connect::{self, Connection};
 use super::output::{Failure, Output, talk};
 use super::{exit, logging, parse};
 use crate::api::policy_file;
+use crate::domain::policy::PolicySpec;
 use crate::engine;
 use crate::proto::v1;
 use crate::server::{Server, Settings, StoreAddress};
@@ -64,6 +66,9 @@ pub(super) struct Args {
     /// database of its own that is dropped afterwards.
     #[arg(long, requires = "store")]
     baseline: bool,
+    /// Measure the engine without gRPC too, in this process on the same store.
+    #[arg(long, requires = "store")]
+    in_process: bool,
     /// How long each call may take.
     #[arg(long, default_value = "10s", value_name = "LENGTH", value_parser = parse::patience)]
     timeout: Duration,
@@ -110,6 +115,11 @@ pub(super) async fn run(args: Args) -> Result<u8, Failure> {
         server.ended().await.map_err(Failure::Other)?;
     }
     measured?;
+    if let (Some(store), true) = (&args.store, args.in_process) {
+        talk("measuring the engine in process …");
+        let tally = in_process::measure(store, policy()?, &args).await.map_err(Failure::Other)?;
+        report.in_process(&tally);
+    }
     if let Some(uri) = uri {
         for retry in [Retry::Driver, Retry::AtOnce] {
             talk(&format!("measuring {} …", report::name_of(retry)));
@@ -146,11 +156,14 @@ async fn measure_quotad(args: &Args, address: &str, report: &mut Report) -> Resu
     Ok(())
 }
 
-async fn apply_policy(connection: &Connection) -> Result<(), Failure> {
-    let spec = policy_file::parse(POLICY).map_err(|faults| {
+fn policy() -> Result<PolicySpec, Failure> {
+    policy_file::parse(POLICY).map_err(|faults| {
         Failure::Faults(faults.iter().map(|fault| format!("bench policy:{fault}")).collect())
-    })?;
-    let policy = Some(policy_file::to_message(&spec));
+    })
+}
+
+async fn apply_policy(connection: &Connection) -> Result<(), Failure> {
+    let policy = Some(policy_file::to_message(&policy()?));
     let request = v1::ApplyPolicyRequest { policy, ..v1::ApplyPolicyRequest::default() };
     connection.policy().apply_policy(connection.call(request)).await?;
     Ok(())

@@ -17,6 +17,8 @@ pub(super) struct Report {
     seconds: u16,
     quotad: Option<Measured>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    in_process: Option<Measured>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     replays: Option<WithReplays>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     baselines: Vec<Baseline>,
@@ -30,6 +32,9 @@ struct Baseline {
     /// finished none.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
+    /// The same of the engine in process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio_in_process: Option<f64>,
     #[serde(flatten)]
     measured: Measured,
 }
@@ -78,11 +83,23 @@ struct Latency {
 impl Report {
     pub fn new(args: &Args) -> Self {
         let &Args { callers, keys, seconds, .. } = args;
-        Self { callers, keys, seconds, quotad: None, replays: None, baselines: Vec::new() }
+        Self {
+            callers,
+            keys,
+            seconds,
+            quotad: None,
+            in_process: None,
+            replays: None,
+            baselines: Vec::new(),
+        }
     }
 
     pub fn quotad(&mut self, tally: &Tally) {
         self.quotad = Some(Measured::of(tally));
+    }
+
+    pub fn in_process(&mut self, tally: &Tally) {
+        self.in_process = Some(Measured::of(tally));
     }
 
     pub fn with_replays(&mut self, percent: u8, tally: &Tally) {
@@ -95,15 +112,16 @@ impl Report {
 
     pub fn baseline(&mut self, retry: Retry, tally: &Tally) {
         let measured = Measured::of(tally);
-        let quotad = self.quotad.as_ref().map(|quotad| quotad.pairs_per_second);
-        let ratio = quotad.and_then(|quotad| over(quotad, Some(&measured)));
-        self.baselines.push(Baseline { name: name_of(retry), ratio, measured });
+        let ratio = |of: &Option<Measured>| over(of.as_ref()?.pairs_per_second, Some(&measured));
+        let (ratio, ratio_in_process) = (ratio(&self.quotad), ratio(&self.in_process));
+        self.baselines.push(Baseline { name: name_of(retry), ratio, ratio_in_process, measured });
     }
 
     /// Whether something was measured, and nothing failed. What fails on the
     /// baseline's side is a part of what it is measured for.
     pub fn is_sound(&self) -> bool {
-        let mut measured = self.quotad.iter().chain(self.replays.iter().map(|r| &r.measured));
+        let served = self.quotad.iter().chain(&self.in_process);
+        let mut measured = served.chain(self.replays.iter().map(|r| &r.measured));
         measured.all(|measured| measured.pairs > 0 && measured.errors == 0)
     }
 
@@ -130,6 +148,9 @@ impl Report {
         if let Some(quotad) = &self.quotad {
             row("quotad", quotad);
         }
+        if let Some(in_process) = &self.in_process {
+            row("quotad, engine in process", in_process);
+        }
         if let Some(replays) = &self.replays {
             row(&format!("quotad with {} % replays", replays.percent), &replays.measured);
         }
@@ -147,13 +168,22 @@ impl Report {
                 "with {replays} replays ({brief}), {kept:.0} % of the pairs were kept"
             ))?;
         }
-        for Baseline { name, ratio, .. } in &self.baselines {
+        for Baseline { name, ratio, ratio_in_process, .. } in &self.baselines {
+            let in_process = ratio_in_process
+                .map(|ratio| format!("; its engine in process {ratio:.1} times"))
+                .unwrap_or_default();
             out.line(&match ratio {
-                Some(ratio) => format!("quotad makes {ratio:.1} times the pairs of {name}"),
+                Some(ratio) => {
+                    format!("quotad makes {ratio:.1} times the pairs of {name}{in_process}")
+                }
                 None => format!("{name}: not a single pair was finished"),
             })?;
         }
-        let all = self.quotad.iter().chain(self.baselines.iter().map(|b| &b.measured));
+        let all = self
+            .quotad
+            .iter()
+            .chain(&self.in_process)
+            .chain(self.baselines.iter().map(|b| &b.measured));
         for measured in all.chain(self.replays.iter().map(|replays| &replays.measured)) {
             if let Some(error) = &measured.first_error {
                 out.line(&format!("{} rounds failed, such as: {error}", measured.errors))?;
