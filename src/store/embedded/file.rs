@@ -224,7 +224,9 @@ impl File {
         for of_kind in &mut self.index().by_kind {
             of_kind.retain(|_, place| !due(place));
         }
-        info!(removed = numbers.len(), "retention has removed records");
+        if !numbers.is_empty() {
+            info!(removed = numbers.len(), "retention has removed records");
+        }
         Ok(())
     }
 }
