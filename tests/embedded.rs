@@ -73,7 +73,7 @@ async fn what_was_acknowledged_survives_kill_9_and_nothing_is_half_there() {
         let callers: Vec<_> = callers.collect();
         let mut watcher = QuotaServiceClient::new(channel);
         let goal = i64::try_from(acknowledged.len()).unwrap() + 200;
-        eventually(Duration::from_secs(60), "some use", async || {
+        eventually(Duration::from_mins(1), "some use", async || {
             let request = v1::GetUsageRequest {
                 namespace: "n".to_owned(),
                 metric: "m".to_owned(),

@@ -231,3 +231,48 @@ pub fn sum(charge: &Charge, amounts: &[i64]) -> i64 {
         .filter_map(|&item| amounts.get(item))
         .fold(0, |sum, amount| sum.saturating_add(*amount))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_until(millis: i64) -> Reservation {
+        Reservation {
+            key: ReservationKey::new("n", "r"),
+            request: None,
+            charges: Arc::default(),
+            create_time: Time::default(),
+            expire_time: Time::saturating(millis),
+            settled: Settled::Open,
+            history: Vec::new(),
+            policy_revision: 1,
+            principal: String::new(),
+            purge_at: None,
+        }
+    }
+
+    #[test]
+    fn a_hold_is_expired_at_its_instant_and_says_so_in_its_history() {
+        let reservation = held_until(100);
+        let at = |millis| reservation.state(Time::saturating(millis));
+        assert_eq!(at(99), ReservationState::Held);
+        assert_eq!(at(100), ReservationState::Expired);
+        assert!(reservation.history_at(Time::saturating(99)).is_empty());
+        let history = reservation.history_at(Time::saturating(100));
+        assert_eq!(history[0].event, HistoryEvent::Expired);
+        assert_eq!(history[0].time, reservation.expire_time);
+    }
+
+    #[test]
+    fn a_settled_reservation_never_expires() {
+        let at = Time::saturating(50);
+        for settled in [
+            Settled::Released { at },
+            Settled::Committed { at, amounts: Vec::new(), resources: Vec::new() },
+        ] {
+            let reservation = Reservation { settled, ..held_until(100) };
+            assert_ne!(reservation.state(Time::MAX), ReservationState::Expired);
+            assert_ne!(reservation.state(Time::MAX), ReservationState::Held);
+        }
+    }
+}
