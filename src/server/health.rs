@@ -15,6 +15,8 @@ use crate::engine::Engine;
 const PROBE: Duration = Duration::from_millis(500);
 /// How long the store may take to answer one.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long those who watch have to hear that the server is going.
+const FAREWELL: Duration = Duration::from_millis(500);
 /// The whole server, then its services.
 const SERVICES: [&str; 3] = ["", "quota.v1.QuotaService", "quota.v1.PolicyService"];
 
@@ -35,9 +37,18 @@ pub(super) async fn watch(engine: Arc<Engine>) -> (HealthServer<HealthService>, 
 
 impl Reporter {
     /// The server takes no more calls.
-    pub async fn not_serving(self) {
+    pub async fn not_serving(&self) {
         self.probe.abort();
         set(&self.health, ServingStatus::NotServing).await;
+    }
+
+    /// Ends the streams of those who watch, once they had time to hear it:
+    /// otherwise the server would wait for them to go.
+    pub async fn end_watches(mut self) {
+        tokio::time::sleep(FAREWELL).await;
+        for service in SERVICES {
+            self.health.clear_service_status(service).await;
+        }
     }
 }
 

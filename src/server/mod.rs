@@ -138,10 +138,12 @@ async fn serve(
     info!("draining");
     reporter.not_serving().await;
     let _ = drain.send(());
+    let farewell = tokio::spawn(reporter.end_watches());
     if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
         warn!(after = ?DRAIN, "calls are still under way; ending them");
         serving.abort();
     }
+    farewell.abort();
     engine.stop();
     if tokio::time::timeout(DRAIN, batches).await.is_err() {
         warn!(after = ?DRAIN, "commands are still waiting for the store; leaving them");

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
 use crate::calls::{
     Call, assert_counters_equal_reservations, assert_exactly_max_admitted, clients,
     reserve_with_retries, servers,
@@ -138,6 +142,12 @@ async fn a_drained_server_answers_what_it_has_taken_and_exits_in_order() {
     let uri = mongo.uri_for(&mongo.fresh_database());
     let mut servers = servers(&uri, 2).await;
     let clients = clients(&servers).await;
+    // Somebody who watches its health hears of it, and does not hold it up.
+    let mut health = HealthClient::new(servers[0].channel().await);
+    let watched = health.watch(HealthCheckRequest::default()).await.unwrap();
+    let mut watched = watched.into_inner();
+    let serving = watched.message().await.unwrap().unwrap().status;
+    assert_eq!(serving, ServingStatus::Serving as i32);
     let calls = (0..100).map(|n| {
         let clients = clients.clone();
         tokio::spawn(async move { reserve_with_retries(clients, n, "u", &format!("u-{n}")).await })
@@ -146,7 +156,9 @@ async fn a_drained_server_answers_what_it_has_taken_and_exits_in_order() {
     servers[0].sigterm();
     let calls: Vec<_> = join_all(calls).await.into_iter().map(|call| call.unwrap()).collect();
     assert_exactly_max_admitted(&calls);
-    let status = servers[0].wait_exit(Duration::from_secs(20)).await;
+    let gone = watched.message().await.unwrap().unwrap().status;
+    assert_eq!(gone, ServingStatus::NotServing as i32);
+    let status = servers[0].wait_exit(Duration::from_secs(10)).await;
     assert!(status.success(), "{status}: {}", servers[0].log());
     assert!(servers[0].log().contains("drained"));
     assert_counters_equal_reservations(&uri).await;
