@@ -350,3 +350,30 @@ async fn every_fault_by_itself_is_applied_once_and_answered_once() {
         }
     }
 }
+
+/// A store that takes seconds for every write is waited for, rather than each
+/// write thrown away for being decided too long ago.
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_gets_its_writes_through() {
+    let memory: SharedStore = Arc::new(MemoryStore::new(Clock::System));
+    let faulty = FaultyStore::new(Arc::clone(&memory), 0, 0);
+    let cluster = Cluster::over(faulty.clone());
+    cluster.engine(0).apply_policy(policy(), 0, false, "test").await.unwrap();
+    faulty.next([Fault::Slow; 100]);
+    let request = Arc::new(Request {
+        items: vec![ItemRequest {
+            metric: "m".to_owned(),
+            amount: 1,
+            dimensions: BTreeMap::from([("user".to_owned(), "u".to_owned())]),
+        }],
+        ttl: Span::from_secs(60),
+        commit: true,
+        resources: vec![],
+        labels: BTreeMap::new(),
+    });
+    let key = ReservationKey::new(NAMESPACE, "slow");
+    let principal = "test".to_owned();
+    let reserve = Command::Reserve(Reserve { key, request, principal });
+    let answer = cluster.engine(0).submit(reserve, None).await;
+    assert!(answer.is_ok(), "{answer:?}");
+}

@@ -28,8 +28,11 @@ const FOLDS: usize = 32;
 /// For how many batches ids are read first, after one turned out to exist.
 const WARY: u32 = 64;
 /// A batch that is not written this long after its decision began is decided
-/// again: a server that was paused must not write by stale rules.
+/// again: a server that was paused must not write by stale rules. On a slow
+/// store it may take three times as long as the last write did, or nothing
+/// would ever be written.
 const VALID: Duration = Duration::from_secs(2);
+const VALID_AT_MOST: Duration = Duration::from_secs(8);
 
 /// Decides and writes batches.
 pub(super) struct Batcher {
@@ -40,6 +43,8 @@ pub(super) struct Batcher {
     settings: Settings,
     cache: Cache,
     wary: u32,
+    /// How long the last write took, whatever came of it.
+    last_write: Duration,
 }
 
 /// What became of one attempt at a batch.
@@ -64,7 +69,16 @@ impl Batcher {
         clock: MonotonicClock,
         settings: Settings,
     ) -> Self {
-        Self { store, queue, catalog, clock, settings, cache: Cache::new(), wary: 0 }
+        Self {
+            store,
+            queue,
+            catalog,
+            clock,
+            settings,
+            cache: Cache::new(),
+            wary: 0,
+            last_write: Duration::ZERO,
+        }
     }
 
     /// Works until the queue is closed and empty.
@@ -150,7 +164,7 @@ impl Batcher {
         afresh: bool,
     ) -> Result<Option<Decided>, StoreError> {
         let careful = afresh || self.wary > 0;
-        let valid_until = Instant::now() + VALID;
+        let valid_until = Instant::now() + (self.last_write * 3).clamp(VALID, VALID_AT_MOST);
         let policies = policies(&self.catalog, batch).await?;
         let cache = (!afresh).then_some(&self.cache);
         let mut working = Working::new(&self.catalog, cache, careful);
@@ -201,7 +215,10 @@ impl Batcher {
             answer(batch, outcomes);
             return Attempt::Done;
         }
-        match self.store.write(&changes).await {
+        let begun = Instant::now();
+        let written = self.store.write(&changes).await;
+        self.last_write = begun.elapsed();
+        match written {
             Ok(()) => {
                 self.cache.wrote(changes);
                 answer(batch, outcomes);

@@ -31,9 +31,12 @@ pub enum Fault {
     LateUnknown,
     /// It is written, after a pause.
     Delay,
+    /// It is written after three seconds, if it still may be by then.
+    Slow,
 }
 
 impl Fault {
+    /// Those that chance may draw.
     const ALL: [Self; 6] = [
         Self::Conflict,
         Self::Failed,
@@ -136,6 +139,10 @@ impl Store for FaultyStore {
                     inner.write(&changes).await
                 });
                 Err(unknown())
+            }
+            Some(Fault::Slow) => {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                self.inner.write(changes).await
             }
             Some(Fault::Delay) => {
                 tokio::time::sleep(Duration::from_millis(2)).await;
