@@ -1,7 +1,7 @@
 //! What every store must do, asked of all of them.
 //!
-//! One suite; the stores are in `stores.rs`, the records in `records.rs`. The
-//! only exemption: a memory store forgets, so durability is not asked of it.
+//! One suite (`suite.rs`) over the same records (`records.rs`). The only
+//! exemption: a memory store forgets, so durability is not asked of it.
 
 mod support;
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-
 use tonic::metadata::MetadataMap;
 
 use crate::engine::Error;

@@ -2,14 +2,15 @@
 //!
 //! A handler has three moves: make a command of the request, give it to the
 //! engine, make a response of the answer. All that can be wrong with a request
-//! is found in [`convert`], all at once; all statuses are built in [`status`].
+//! is found in [`convert`], all at once; what every failure is called and says is in
+//! the [`catalogue`], and all statuses are built in [`status`].
 
+mod catalogue;
 mod convert;
 mod deadline;
 mod policy;
 pub mod policy_file;
 mod quota;
-mod refusal;
 mod status;
 
 pub use convert::times;

@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 use super::convert::times::timestamp;
 use super::convert::{policy, subject};
 use super::deadline::{answer_by, change_by, read_by};
-use super::{ANONYMOUS, status};
+use super::{ANONYMOUS, catalogue};
 use crate::domain::name::{Violation, check_name};
 use crate::domain::refusal::Refusal;
 use crate::engine::Engine;
@@ -43,9 +43,9 @@ impl PolicyService for PolicyApi {
             faults.push(Violation::new("expected_revision", message));
             spec = Err(faults);
         }
-        let spec = spec.map_err(|faults| status::refused(Refusal::InvalidFields(faults)))?;
+        let spec = spec.map_err(|faults| catalogue::refused(Refusal::InvalidFields(faults)))?;
         let applied = self.engine.apply_policy(spec, expected_revision, validate_only, ANONYMOUS);
-        let applied = change_by(deadline, applied).await.map_err(status::failed)?;
+        let applied = change_by(deadline, applied).await.map_err(catalogue::failed)?;
         Ok(Response::new(v1::ApplyPolicyResponse {
             revision: applied.revision,
             changed: applied.changed,
@@ -66,10 +66,10 @@ impl PolicyService for PolicyApi {
             faults.push(Violation::new("revision", "must be 0 (the current one) or a revision"));
         }
         if !faults.is_empty() {
-            return Err(status::refused(Refusal::InvalidFields(faults)));
+            return Err(catalogue::refused(Refusal::InvalidFields(faults)));
         }
         let found = read_by(deadline, self.engine.policy(&namespace, revision)).await;
-        let found = found.map_err(status::failed)?;
+        let found = found.map_err(catalogue::failed)?;
         Ok(Response::new(v1::GetPolicyResponse {
             policy: Some(policy::spec_to_policy(&found.spec)),
             revision: Some(v1::PolicyRevision {
@@ -86,9 +86,9 @@ impl PolicyService for PolicyApi {
     ) -> Result<Response<v1::PutSubjectResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let v1::PutSubjectRequest { namespace, subject, etag } = call.into_inner();
-        let subject = subject::from_request(&namespace, subject).map_err(status::refused)?;
+        let subject = subject::from_request(&namespace, subject).map_err(catalogue::refused)?;
         let put = self.engine.put_subject(subject, &etag, ANONYMOUS);
-        let put = change_by(deadline, put).await.map_err(status::failed)?;
+        let put = change_by(deadline, put).await.map_err(catalogue::failed)?;
         Ok(Response::new(v1::PutSubjectResponse {
             subject: Some(subject::message(&put.subject, put.etag)),
             changed: put.changed,
@@ -106,10 +106,10 @@ impl PolicyService for PolicyApi {
         check_name("kind", &kind, &mut faults);
         check_name("id", &id, &mut faults);
         if !faults.is_empty() {
-            return Err(status::refused(Refusal::InvalidFields(faults)));
+            return Err(catalogue::refused(Refusal::InvalidFields(faults)));
         }
         let found = read_by(deadline, self.engine.subject(&namespace, &kind, &id)).await;
-        let (found, etag) = found.map_err(status::failed)?;
+        let (found, etag) = found.map_err(catalogue::failed)?;
         let subject = Some(subject::message(&found, etag));
         Ok(Response::new(v1::GetSubjectResponse { subject }))
     }

@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::convert::{answer, request, times};
 use super::deadline::{answer_by, read_by};
-use super::{ANONYMOUS, status};
+use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command, Usage};
 use crate::engine::Engine;
 use crate::proto::v1;
@@ -32,9 +32,9 @@ impl QuotaService for QuotaApi {
         call: Request<v1::ReserveRequest>,
     ) -> Result<Response<v1::ReserveResponse>, Status> {
         let deadline = answer_by(call.metadata());
-        let command = request::reserve(call.into_inner(), ANONYMOUS).map_err(status::refused)?;
+        let command = request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
         let answer = self.engine.submit(Command::Reserve(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(status::failed)?);
+        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
         Ok(Response::new(v1::ReserveResponse { reservation, limits, replayed }))
     }
 
@@ -43,9 +43,9 @@ impl QuotaService for QuotaApi {
         call: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitResponse>, Status> {
         let deadline = answer_by(call.metadata());
-        let command = request::commit(call.into_inner(), ANONYMOUS).map_err(status::refused)?;
+        let command = request::commit(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
         let answer = self.engine.submit(Command::Commit(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(status::failed)?);
+        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
         Ok(Response::new(v1::CommitResponse { reservation, limits, replayed }))
     }
 
@@ -54,9 +54,9 @@ impl QuotaService for QuotaApi {
         call: Request<v1::ReleaseRequest>,
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
         let deadline = answer_by(call.metadata());
-        let command = request::release(call.into_inner(), ANONYMOUS).map_err(status::refused)?;
+        let command = request::release(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
         let answer = self.engine.submit(Command::Release(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(status::failed)?);
+        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
         Ok(Response::new(v1::ReleaseResponse { reservation, limits, replayed }))
     }
 
@@ -65,9 +65,9 @@ impl QuotaService for QuotaApi {
         call: Request<v1::CheckRequest>,
     ) -> Result<Response<v1::CheckResponse>, Status> {
         let deadline = answer_by(call.metadata());
-        let (namespace, items) = request::check(call.into_inner()).map_err(status::refused)?;
+        let (namespace, items) = request::check(call.into_inner()).map_err(catalogue::refused)?;
         let usage = read_by(deadline, self.engine.check(&namespace, &items)).await;
-        let usage = usage.map_err(status::failed)?;
+        let usage = usage.map_err(catalogue::failed)?;
         let admitted = usage.admits();
         Ok(Response::new(v1::CheckResponse { admitted, limits: answer::limits(&usage.limits) }))
     }
@@ -76,10 +76,10 @@ impl QuotaService for QuotaApi {
         &self,
         call: Request<v1::GetReservationRequest>,
     ) -> Result<Response<v1::GetReservationResponse>, Status> {
-        let (namespace, find_by) = request::find(call.get_ref()).map_err(status::refused)?;
+        let (namespace, find_by) = request::find(call.get_ref()).map_err(catalogue::refused)?;
         let deadline = answer_by(call.metadata());
         let found = read_by(deadline, self.engine.reservation(&namespace, &find_by)).await;
-        let (reservation, now) = found.map_err(status::failed)?;
+        let (reservation, now) = found.map_err(catalogue::failed)?;
         let reservation = Some(answer::reservation(&reservation, now));
         Ok(Response::new(v1::GetReservationResponse { reservation }))
     }
@@ -89,11 +89,11 @@ impl QuotaService for QuotaApi {
         call: Request<v1::GetUsageRequest>,
     ) -> Result<Response<v1::GetUsageResponse>, Status> {
         let deadline = answer_by(call.metadata());
-        let query = request::usage(call.into_inner()).map_err(status::refused)?;
+        let query = request::usage(call.into_inner()).map_err(catalogue::refused)?;
         let request::UsageQuery { namespace, metric, dimensions, at } = query;
         let usage = self.engine.usage(&namespace, &metric, &dimensions, at);
         let usage = read_by(deadline, usage).await;
-        let Usage { limits, now, .. } = usage.map_err(status::failed)?;
+        let Usage { limits, now, .. } = usage.map_err(catalogue::failed)?;
         Ok(Response::new(v1::GetUsageResponse {
             limits: answer::limits(&limits),
             holds: Vec::new(),

@@ -15,12 +15,9 @@ use tonic_types::pb::{
 };
 
 use super::convert::{answer, times};
-use super::refusal;
 use crate::domain::name::Violation;
-use crate::domain::refusal::Refusal;
 use crate::domain::status::LimitStatus;
 use crate::domain::time::Span;
-use crate::engine::Error;
 use crate::proto::v1;
 
 /// The domain of every reason.
@@ -34,39 +31,6 @@ pub type Reason = v1::ErrorReason;
 const MAX_DETAILS: usize = 4200;
 /// The most bytes of a message; a byte may take three on the wire.
 const MAX_MESSAGE: usize = 512;
-/// When to try again where the store is the trouble.
-const STORE_RETRY: Span = Span::from_millis(500);
-/// When to try again where there is too much to do.
-const OVERLOAD_RETRY: Span = Span::from_millis(200);
-
-/// The status of a call that the engine did not answer.
-pub(super) fn failed(error: Error) -> Status {
-    let draft = match error {
-        Error::Refused(refusal) => return refused(refusal),
-        // A fault of ours or of a stored record has no reason in the
-        // catalogue: no caller can do anything about it.
-        Error::Internal(message) => return Status::internal(shorten(&message)),
-        Error::Overloaded => {
-            let message = "too many calls are waiting; send the same id again a little later";
-            Draft::new(Code::Unavailable, Reason::Overloaded, message).retry(OVERLOAD_RETRY)
-        }
-        Error::Unavailable(cause) => {
-            let message = format!("nothing was changed: {cause}; send the same id again");
-            Draft::new(Code::Unavailable, Reason::StoreUnavailable, message).retry(STORE_RETRY)
-        }
-        Error::OutcomeUnknown => {
-            let message = "it is unknown whether the change was made; send the same id again to \
-                           learn it, that is always safe";
-            Draft::new(Code::Unavailable, Reason::OutcomeUnknown, message).retry(STORE_RETRY)
-        }
-    };
-    draft.build()
-}
-
-/// The status of a refusal.
-pub(super) fn refused(refusal: Refusal) -> Status {
-    refusal::draft(refusal).build()
-}
 
 /// A status being made.
 pub(super) struct Draft {
@@ -119,7 +83,7 @@ impl Draft {
 
     /// The failing limits, as many as fit, once for programs that know this
     /// contract and once for those that only know `google.rpc`.
-    pub fn refusal(mut self, limits: &[LimitStatus]) -> Self {
+    pub fn refusal(mut self, limits: &[LimitStatus], describe: fn(&LimitStatus) -> String) -> Self {
         let room = self.room();
         let total = i32::try_from(limits.len()).unwrap_or(i32::MAX);
         let mut detail = v1::Refusal { limits: Vec::new(), total };
@@ -133,7 +97,7 @@ impl Draft {
             detail.limits.push(status);
             failure.violations.push(quota_failure::Violation {
                 subject: format!("limit:{}", limit.counter.limit),
-                description: refusal::describe(limit),
+                description: describe(limit),
                 ..quota_failure::Violation::default()
             });
             if detail.encoded_len() + failure.encoded_len() > room {
@@ -153,7 +117,7 @@ impl Draft {
         MAX_DETAILS.saturating_sub(used + self.info.encoded_len() + 256)
     }
 
-    fn build(self) -> Status {
+    pub fn build(self) -> Status {
         let message = shorten(&self.message);
         let mut details = vec![any("google.rpc.ErrorInfo", &self.info)];
         details.extend(self.details);
@@ -168,7 +132,7 @@ fn any(type_name: &str, message: &impl Message) -> Any {
 }
 
 /// At most [`MAX_MESSAGE`] bytes of `text`.
-fn shorten(text: &str) -> String {
+pub(super) fn shorten(text: &str) -> String {
     if text.len() <= MAX_MESSAGE {
         return text.to_owned();
     }

@@ -10,10 +10,9 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use futures_util::future::join_all;
 use lru::LruCache;
+use tokio::time::Instant;
 use tracing::{debug, error};
 
 use crate::domain::name::SubjectKey;

@@ -19,10 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 pub use admin::{PolicyApplied, SubjectPut};
 

@@ -5,9 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use super::ticket::Ticket;
 use super::{Error, Settings};

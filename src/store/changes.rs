@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use thiserror::Error;
+use tokio::time::Instant;
 
 use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::Event;

@@ -1,13 +1,12 @@
 //! A store in memory: for tests, and for the CI of those who build against the
 //! contract. Nothing survives the process.
 
+use async_trait::async_trait;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
-
-use async_trait::async_trait;
 
 use super::{Binding, Change, ChangeSet, Loaded, Store, StoreError, Versioned, WriteError};
 use crate::domain::counter::Counter;

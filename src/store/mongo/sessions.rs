@@ -9,14 +9,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt as _;
 use mongodb::error::Result;
 use mongodb::{Client, ClientSession, Collection, Database};
 use tokio::sync::Semaphore;
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tracing::{info, warn};
 use uuid::Uuid;
 

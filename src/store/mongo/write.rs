@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use bson::raw::RawArrayBuf;
 use bson::{Document, RawDocumentBuf, cstr};
 use mongodb::ClientSession;
 use mongodb::error::UNKNOWN_TRANSACTION_COMMIT_RESULT;
 use serde::Serialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::error::{DUPLICATE_KEY, brief, commit_failed, statement_failed};
 use super::sessions::{Purpose, Sessions};

@@ -3,18 +3,54 @@
 use std::fmt::Write as _;
 
 use tonic::Code::{
-    AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted,
+    AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable,
 };
+use tonic::Status;
 
-use super::status::{Draft, Reason};
+use super::status::{Draft, Reason, shorten};
 use crate::domain::name::{Violation, quoted};
 use crate::domain::policy::Bound;
 use crate::domain::refusal::Refusal;
 use crate::domain::status::{LimitStatus, retry_time};
-use crate::domain::time::Time;
+use crate::domain::time::{Span, Time};
+use crate::engine::Error;
+
+/// When to try again where the store is the trouble.
+const STORE_RETRY: Span = Span::from_millis(500);
+/// When to try again where there is too much to do.
+const OVERLOAD_RETRY: Span = Span::from_millis(200);
+
+/// The status of a call that the engine did not answer.
+pub(super) fn failed(error: Error) -> Status {
+    let draft = match error {
+        Error::Refused(refusal) => return refused(refusal),
+        // A fault of ours or of a stored record has no reason in the
+        // catalogue: no caller can do anything about it.
+        Error::Internal(message) => return Status::internal(shorten(&message)),
+        Error::Overloaded => {
+            let message = "too many calls are waiting; send the same id again a little later";
+            Draft::new(Unavailable, Reason::Overloaded, message).retry(OVERLOAD_RETRY)
+        }
+        Error::Unavailable(cause) => {
+            let message = format!("nothing was changed: {cause}; send the same id again");
+            Draft::new(Unavailable, Reason::StoreUnavailable, message).retry(STORE_RETRY)
+        }
+        Error::OutcomeUnknown => {
+            let message = "it is unknown whether the change was made; send the same id again to \
+                           learn it, that is always safe";
+            Draft::new(Unavailable, Reason::OutcomeUnknown, message).retry(STORE_RETRY)
+        }
+    };
+    draft.build()
+}
+
+/// The status of a refusal.
+pub(super) fn refused(refusal: Refusal) -> Status {
+    draft(refusal).build()
+}
 
 /// The status of a refusal, in words and values.
-pub(super) fn draft(refusal: Refusal) -> Draft {
+fn draft(refusal: Refusal) -> Draft {
     match refusal {
         Refusal::QuotaExceeded { limits, now } => quota_exceeded(&limits, now),
         Refusal::InvalidFields(violations) => invalid(&violations),
@@ -147,11 +183,11 @@ fn quota_exceeded(limits: &[LimitStatus], now: Time) -> Draft {
     if let Some(at) = retry_time(limits) {
         draft = draft.with("retry_time", at).retry(at.since(now));
     }
-    draft.refusal(limits)
+    draft.refusal(limits, describe)
 }
 
 /// One failing limit in words.
-pub(super) fn describe(limit: &LimitStatus) -> String {
+fn describe(limit: &LimitStatus) -> String {
     let mut text = format!("limit {}", quoted(&limit.counter.limit));
     if !limit.counter.key.is_empty() {
         let _ = write!(text, " for {}", quoted(&key_of(limit)));
