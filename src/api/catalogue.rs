@@ -11,7 +11,7 @@ use super::status::{Draft, Reason, shorten};
 use crate::domain::name::{Violation, quoted};
 use crate::domain::policy::Bound;
 use crate::domain::refusal::Refusal;
-use crate::domain::status::{LimitStatus, retry_time};
+use crate::domain::status::LimitStatus;
 use crate::domain::time::{Span, Time};
 use crate::engine::Error;
 
@@ -52,7 +52,9 @@ pub(super) fn refused(refusal: Refusal) -> Status {
 /// The status of a refusal, in words and values.
 fn draft(refusal: Refusal) -> Draft {
     match refusal {
-        Refusal::QuotaExceeded { limits, now } => quota_exceeded(&limits, now),
+        Refusal::QuotaExceeded { limits, retry_time, now } => {
+            quota_exceeded(&limits, retry_time, now)
+        }
         Refusal::InvalidFields(violations) => invalid(&violations),
         Refusal::ReservationNotFound { id } => {
             let message = format!("there is no reservation {}", quoted(&id));
@@ -101,11 +103,8 @@ fn draft(refusal: Refusal) -> Draft {
                 .with("metric", metric)
         }
         Refusal::UnknownPlan { limit, subject, plan } => unknown_plan(limit, subject, plan),
-        Refusal::PeriodUnavailable { limit, now } => {
-            let message = format!("limit {} has no window at {now}", quoted(&limit));
-            Draft::new(FailedPrecondition, Reason::PeriodUnavailable, message)
-                .with("limit", limit)
-                .with("time", now)
+        Refusal::PeriodUnavailable { limit, subject, now, next } => {
+            period_unavailable(limit, subject, now, next)
         }
         Refusal::SubjectFrozen { subject } => {
             let message = format!("subject {} is frozen", quoted(&subject));
@@ -154,6 +153,35 @@ fn unknown_plan(limit: String, subject: String, plan: String) -> Draft {
         .with("plan", plan)
 }
 
+fn period_unavailable(
+    limit: String,
+    subject: Option<String>,
+    now: Time,
+    next: Option<Time>,
+) -> Draft {
+    let mut message = match &subject {
+        Some(subject) => format!(
+            "subject {} has no billing period at {now}, which limit {} counts by",
+            quoted(subject),
+            quoted(&limit)
+        ),
+        None => format!("limit {} has no window at {now}", quoted(&limit)),
+    };
+    if let Some(next) = next {
+        let _ = write!(message, "; the next one begins at {next}");
+    }
+    let mut draft = Draft::new(FailedPrecondition, Reason::PeriodUnavailable, message)
+        .with("limit", limit)
+        .with("time", now);
+    if let Some(subject) = subject {
+        draft = draft.with("subject", subject);
+    }
+    if let Some(next) = next {
+        draft = draft.with("next_period", next);
+    }
+    draft
+}
+
 fn invalid(violations: &[Violation]) -> Draft {
     let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
     let fields: Vec<&str> = violations.iter().map(|v| v.field.as_str()).collect();
@@ -162,7 +190,7 @@ fn invalid(violations: &[Violation]) -> Draft {
         .bad_request(violations)
 }
 
-fn quota_exceeded(limits: &[LimitStatus], now: Time) -> Draft {
+fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -> Draft {
     let texts: Vec<String> = limits.iter().map(describe).collect();
     let message = format!("quota exceeded: {}", texts.join("; "));
     let mut draft = Draft::new(ResourceExhausted, Reason::QuotaExceeded, message);
@@ -180,7 +208,7 @@ fn quota_exceeded(limits: &[LimitStatus], now: Time) -> Draft {
             draft = draft.with("available", available);
         }
     }
-    if let Some(at) = retry_time(limits) {
+    if let Some(at) = retry_time {
         draft = draft.with("retry_time", at).retry(at.since(now));
     }
     draft.refusal(limits, describe)

@@ -78,7 +78,7 @@ pub struct Counter {
     /// Which counter this is.
     pub id: Arc<CounterId>,
     /// Units committed and not refunded.
-    pub used: i64,
+    pub used: Used,
     /// Units held, by the instant at which they lapse. Lapsed groups count for
     /// nothing and are dropped by the next change. The grid that
     /// [`expire_time`] rounds to keeps this map small.
@@ -90,10 +90,45 @@ pub struct Counter {
     pub token: i64,
 }
 
+/// Units committed and not refunded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Used {
+    /// In a window that stands still: all of them together.
+    Total(i64),
+    /// In one that moves on: by the start of the bucket that they were counted
+    /// in. Buckets that have left the window count for nothing and are dropped
+    /// by the next change, so there are never many more than the window has.
+    Recent(BTreeMap<Time, Bucket>),
+}
+
+/// Units that return together, when the last of them leaves the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// How many.
+    pub units: i64,
+    /// When the last of them were counted.
+    pub last: Time,
+}
+
 impl Counter {
     /// A counter that nothing was charged to yet.
     pub fn new(id: Arc<CounterId>) -> Self {
-        Self { id, used: 0, holds: BTreeMap::new(), as_of: Time::MIN, token: 0 }
+        let used = match id.window {
+            Window::Rolling(_) => Used::Recent(BTreeMap::new()),
+            _ => Used::Total(0),
+        };
+        Self { id, used, holds: BTreeMap::new(), as_of: Time::MIN, token: 0 }
+    }
+
+    /// Units that are used at `now`.
+    pub fn used(&self, now: Time) -> i64 {
+        match &self.used {
+            Used::Total(units) => *units,
+            Used::Recent(_) => self
+                .recent()
+                .filter(|(leaves, _)| *leaves > now)
+                .fold(0, |sum, (_, units)| sum.saturating_add(units)),
+        }
     }
 
     /// Units of holds that are live at `now`.
@@ -112,7 +147,8 @@ impl Counter {
     /// Whether `amount` more units fit under `bound` at `now`. Sums beyond an
     /// int64 never fit, not even where the bound is unlimited.
     pub fn fits(&self, bound: Bound, amount: i64, now: Time) -> bool {
-        let total = self.used.checked_add(self.held(now)).and_then(|sum| sum.checked_add(amount));
+        let taken = self.used(now).checked_add(self.held(now));
+        let total = taken.and_then(|sum| sum.checked_add(amount));
         total.is_some_and(|total| total <= bound.ceiling())
     }
 
@@ -121,33 +157,47 @@ impl Counter {
         !self.fits(Bound::Unlimited, amount, now)
     }
 
-    /// The earliest instant after `now` at which `amount` units would fit, if
-    /// nothing else happened: when enough holds have lapsed, or when the
-    /// window ends. `None` when waiting alone never helps.
-    pub fn retry_time(&self, bound: Bound, amount: i64, now: Time) -> Option<Time> {
-        let ceiling = bound.ceiling();
-        if amount > ceiling {
-            return None;
+    /// The earliest instant, `from` or later, at which `amount` units fit
+    /// under `bound` if nothing else happens: when enough holds have lapsed
+    /// and enough of what is used has left a window that moves on. `None` when
+    /// waiting alone never helps. Whether the window ends before is not looked
+    /// at here.
+    pub fn first_fit(&self, bound: Bound, amount: i64, from: Time) -> Option<Time> {
+        let room = bound.ceiling().checked_sub(amount).filter(|room| *room >= 0)?;
+        let mut left = self.used(from).saturating_add(self.held(from));
+        if left <= room {
+            return Some(from);
         }
-        let end = self.id.window.end();
-        let mut left = self.used.saturating_add(self.held(now));
-        for (at, units) in self.live(now) {
+        let mut returning: Vec<(Time, i64)> = self.recent().chain(self.live(from)).collect();
+        returning.sort_unstable();
+        for (at, units) in returning.into_iter().filter(|(at, _)| *at > from) {
             left = left.saturating_sub(units);
-            if left <= ceiling - amount {
-                return Some(end.map_or(at, |end| end.min(at)));
+            if left <= room {
+                return Some(at);
             }
         }
-        end
+        None
     }
 
     /// Books an admission that holds `amount` units until `until`, or uses them
-    /// at once when that is `None`. Returns its fencing token.
+    /// at once when that is `None`, under the counter's present name. Returns
+    /// its fencing token.
     ///
     /// Call only where [`Counter::fits`] said yes.
-    pub fn charge(&mut self, amount: i64, until: Option<Time>, now: Time) -> i64 {
+    pub fn charge(
+        &mut self,
+        id: &Arc<CounterId>,
+        amount: i64,
+        until: Option<Time>,
+        now: Time,
+    ) -> i64 {
         self.advance(now);
+        // The bounds of a billing period may have been corrected since.
+        if self.id.window != id.window {
+            self.id = Arc::clone(id);
+        }
         match until {
-            None => self.used = self.used.saturating_add(amount),
+            None => self.count(amount),
             Some(at) => {
                 let group = self.holds.entry(at).or_default();
                 *group = group.saturating_add(amount);
@@ -158,7 +208,7 @@ impl Counter {
     }
 
     /// Settles a live hold of `held` units lapsing at `until`: `used` of them
-    /// become use, the rest is free.
+    /// become use as of now, the rest is free.
     pub fn settle(&mut self, held: i64, until: Time, used: i64, now: Time) {
         self.advance(now);
         if let Some(group) = self.holds.get_mut(&until) {
@@ -169,32 +219,75 @@ impl Counter {
                 self.holds.remove(&until);
             }
         }
-        self.used = self.used.saturating_add(used);
+        self.count(used);
     }
 
     /// When retention may remove this counter: one of a closed window after
     /// twice the time that reservations are kept, one for ever when it has
-    /// been idle as long as that. `None` while something is used of it.
+    /// been idle as long as that. `None` while something is used of it for
+    /// ever.
     ///
     /// Idle time counts from the end of a day, so that the stored instant,
     /// which is indexed, changes at most once a day on a busy counter.
     pub fn purge_at(&self, retention: Span) -> Option<Time> {
-        match self.id.window {
-            Window::Period { end, .. } => Some(end.plus(retention).plus(retention)),
-            Window::Lifetime if self.used > 0 => None,
-            Window::Lifetime => {
-                let last = self.holds.keys().next_back().copied().unwrap_or(self.as_of);
-                Some(last.max(self.as_of).round_up(Span::from_days(1)).plus(retention))
+        let last = self.holds.keys().next_back().copied().unwrap_or(self.as_of);
+        let idle = last.max(self.as_of);
+        match &self.id.window {
+            Window::Period { end, .. } | Window::Billing { end, .. } => {
+                Some(end.plus(retention).plus(retention))
+            }
+            Window::Lifetime if self.used(self.as_of) > 0 => None,
+            Window::Lifetime => Some(idle.round_up(Span::from_days(1)).plus(retention)),
+            window @ Window::Rolling(_) => {
+                let left = window.counts_until(idle).unwrap_or(idle);
+                Some(left.round_up(Span::from_days(1)).plus(retention).plus(retention))
             }
         }
     }
 
+    /// Whether it counts fewer than no units anywhere.
+    pub fn has_negative(&self) -> bool {
+        let used = match &self.used {
+            Used::Total(units) => *units < 0,
+            Used::Recent(buckets) => buckets.values().any(|bucket| bucket.units < 0),
+        };
+        used || self.holds.values().any(|units| *units < 0)
+    }
+
     fn advance(&mut self, now: Time) {
         self.as_of = self.as_of.max(now);
-        let lapsed_until = self.as_of;
-        if self.holds.first_key_value().is_some_and(|(&at, _)| at <= lapsed_until) {
-            self.holds.retain(|&at, _| at > lapsed_until);
+        let now = self.as_of;
+        if self.holds.first_key_value().is_some_and(|(&at, _)| at <= now) {
+            self.holds.retain(|&at, _| at > now);
         }
+        if let (Used::Recent(buckets), Window::Rolling(rolling)) = (&mut self.used, &self.id.window)
+        {
+            buckets.retain(|_, bucket| bucket.last.plus(rolling.length) > now);
+        }
+    }
+
+    /// Counts units as used, as of [`Counter::as_of`].
+    fn count(&mut self, units: i64) {
+        match (&mut self.used, &self.id.window) {
+            (Used::Total(total), _) => *total = total.saturating_add(units),
+            (Used::Recent(buckets), Window::Rolling(rolling)) if units > 0 => {
+                let bucket = buckets.entry(rolling.bucket_of(self.as_of)).or_default();
+                bucket.units = bucket.units.saturating_add(units);
+                bucket.last = self.as_of;
+            }
+            (Used::Recent(_), _) => {}
+        }
+    }
+
+    /// What is used of a window that moves on, by the instant at which it
+    /// leaves it.
+    fn recent(&self) -> impl Iterator<Item = (Time, i64)> + '_ {
+        let (buckets, length) = match (&self.used, &self.id.window) {
+            (Used::Recent(buckets), Window::Rolling(rolling)) => (Some(buckets), rolling.length),
+            _ => (None, Span::ZERO),
+        };
+        let leaves = move |bucket: &Bucket| (bucket.last.plus(length), bucket.units);
+        buckets.into_iter().flat_map(|buckets| buckets.values()).map(leaves)
     }
 }
 
@@ -209,87 +302,4 @@ pub fn expire_time(now: Time, ttl: Span) -> Time {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn at(millis: i64) -> Time {
-        Time::from_millis(millis).unwrap()
-    }
-
-    fn counter(window: Window) -> Counter {
-        Counter::new(Arc::new(CounterId::new("n", "l", "m", 1, Dimensions::new(), window)))
-    }
-
-    proptest! {
-        #[test]
-        fn expiry_is_on_the_grid_and_at_most_a_32nd_late(now in 0i64..4_000_000_000_000, ttl in 1000i64..=86_400_000) {
-            let span = Span::from_millis(ttl);
-            let late = expire_time(at(now), span).as_millis() - now - ttl;
-            prop_assert!(late >= 0);
-            prop_assert!(late < (ttl / 32).max(16));
-        }
-    }
-
-    #[test]
-    fn grid_is_the_largest_power_of_two_not_above_a_32nd() {
-        let grid_of = |ttl: Span| {
-            let expiry = expire_time(at(1), ttl).as_millis();
-            1i64 << expiry.trailing_zeros()
-        };
-        assert!(grid_of(Span::from_secs(1)) >= 16);
-        assert!(grid_of(Span::from_secs(60)) >= 1024);
-        assert!(grid_of(Span::from_secs(86_400)) >= 2_097_152);
-    }
-
-    #[test]
-    fn a_hold_lapses_at_its_instant_in_decisions_and_reads_alike() {
-        let mut counter = counter(Window::Lifetime);
-        counter.charge(4, Some(at(100)), at(0));
-        assert_eq!(counter.held(at(99)), 4);
-        assert_eq!(counter.held(at(100)), 0);
-        assert!(!counter.fits(Bound::AtMost(4), 1, at(99)));
-        assert!(counter.fits(Bound::AtMost(4), 4, at(100)));
-    }
-
-    #[test]
-    fn time_never_runs_back() {
-        let mut counter = counter(Window::Lifetime);
-        counter.charge(1, Some(at(500)), at(400));
-        counter.charge(1, Some(at(900)), at(100));
-        assert_eq!(counter.as_of, at(400));
-    }
-
-    #[test]
-    fn tokens_grow_even_when_the_clock_stands_still() {
-        let mut counter = counter(Window::Lifetime);
-        let first = counter.charge(1, None, at(5));
-        let second = counter.charge(1, None, at(5));
-        assert_eq!((first, second), (5000, 5001));
-    }
-
-    #[test]
-    fn sums_beyond_int64_never_fit() {
-        let mut counter = counter(Window::Lifetime);
-        assert!(counter.fits(Bound::AtMost(i64::MAX), i64::MAX, at(0)));
-        counter.charge(i64::MAX, Some(at(10)), at(0));
-        assert!(!counter.fits(Bound::AtMost(i64::MAX), i64::MAX, at(1)));
-        assert!(!counter.fits(Bound::Unlimited, 1, at(1)));
-    }
-
-    #[test]
-    fn retry_time_is_when_enough_holds_have_lapsed_or_the_window_ends() {
-        let mut open = counter(Window::Lifetime);
-        open.charge(2, Some(at(100)), at(0));
-        open.charge(3, Some(at(200)), at(0));
-        assert_eq!(open.retry_time(Bound::AtMost(5), 2, at(1)), Some(at(100)));
-        assert_eq!(open.retry_time(Bound::AtMost(5), 3, at(1)), Some(at(200)));
-        assert_eq!(open.retry_time(Bound::AtMost(5), 6, at(1)), None);
-        open.charge(1, None, at(1));
-        assert_eq!(open.retry_time(Bound::AtMost(5), 5, at(1)), None);
-
-        let mut day = counter(Window::Period { start: at(0), end: at(150) });
-        day.charge(5, Some(at(200)), at(0));
-        assert_eq!(day.retry_time(Bound::AtMost(5), 1, at(1)), Some(at(150)));
-    }
-}
+mod tests;

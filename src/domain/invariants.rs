@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use super::counter::{Counter, CounterId};
-use super::reservation::{Reservation, ReservationState};
+use super::counter::{Bucket, Counter, CounterId};
+use super::reservation::{Charge, Reservation, ReservationState, Settled};
 use super::time::Time;
+use super::window::Window;
 
 /// A promise that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub fn breaches(counters: &[Counter], reservations: &[Arc<Reservation>], now: Ti
     for reservation in reservations {
         for charge in reservation.charges.iter() {
             let sums = expected.entry(Arc::clone(&charge.counter)).or_default();
-            sums.used = sums.used.saturating_add(reservation.used_by(charge));
+            sums.add_use(charge, reservation);
             if reservation.state(now) == ReservationState::Held {
                 let held = sums.holds.entry(reservation.expire_time).or_default();
                 *held = held.saturating_add(reservation.held_by(charge));
@@ -54,7 +55,7 @@ pub fn breaches(counters: &[Counter], reservations: &[Arc<Reservation>], now: Ti
         found.extend(counter_breaches(counter, &sums, now));
     }
     for (counter, sums) in expected {
-        if sums.used != 0 || !sums.holds.is_empty() {
+        if sums.used_at(&counter.window, now) != 0 || !sums.holds.is_empty() {
             let message = "reservations are charged to it, but it does not exist".to_owned();
             found.push(Breach { promise: "I2", counter, message });
         }
@@ -65,9 +66,32 @@ pub fn breaches(counters: &[Counter], reservations: &[Arc<Reservation>], now: Ti
 #[derive(Default)]
 struct Sums {
     used: i64,
+    /// Of a window that moves on: by the start of the bucket.
+    recent: BTreeMap<Time, Bucket>,
     holds: BTreeMap<Time, i64>,
     /// The largest max that any charge was admitted under.
     ceiling: Option<i64>,
+}
+
+impl Sums {
+    fn add_use(&mut self, charge: &Charge, reservation: &Reservation) {
+        let units = reservation.used_by(charge);
+        self.used = self.used.saturating_add(units);
+        if let (Window::Rolling(rolling), Settled::Committed { at, .. }) =
+            (&charge.counter.window, &reservation.settled)
+            && units > 0
+        {
+            let bucket = self.recent.entry(rolling.bucket_of(*at)).or_default();
+            bucket.units = bucket.units.saturating_add(units);
+            bucket.last = bucket.last.max(*at);
+        }
+    }
+
+    fn used_at(&self, window: &Window, now: Time) -> i64 {
+        let Window::Rolling(rolling) = window else { return self.used };
+        let live = self.recent.values().filter(|bucket| bucket.last.plus(rolling.length) > now);
+        live.fold(0, |sum, bucket| sum.saturating_add(bucket.units))
+    }
 }
 
 fn counter_breaches(counter: &Counter, sums: &Sums, now: Time) -> Vec<Breach> {
@@ -76,20 +100,21 @@ fn counter_breaches(counter: &Counter, sums: &Sums, now: Time) -> Vec<Breach> {
         found.push(Breach { promise, counter: Arc::clone(&counter.id), message });
     };
     let live: BTreeMap<Time, i64> = counter.live(now).collect();
-    let total = counter.used.saturating_add(counter.held(now));
+    let (used, expected) = (counter.used(now), sums.used_at(&counter.id.window, now));
+    let total = used.saturating_add(counter.held(now));
     if let Some(ceiling) = sums.ceiling
         && total > ceiling
     {
         breach("I1", format!("used + held is {total}, but at most {ceiling} was ever allowed"));
     }
-    if counter.used != sums.used {
-        breach("I2", format!("used is {}, reservations sum to {}", counter.used, sums.used));
+    if used != expected {
+        breach("I2", format!("used is {used}, reservations sum to {expected}"));
     }
     if live != sums.holds {
         breach("I2", format!("holds are {live:?}, reservations sum to {:?}", sums.holds));
     }
-    if counter.used < 0 || counter.holds.values().any(|&units| units < 0) {
-        breach("I3", format!("used {}, holds {:?}", counter.used, counter.holds));
+    if counter.has_negative() {
+        breach("I3", format!("used {:?}, holds {:?}", counter.used, counter.holds));
     }
     found
 }

@@ -11,6 +11,9 @@ pub enum Refusal {
     QuotaExceeded {
         /// The failing limits.
         limits: Vec<LimitStatus>,
+        /// The earliest instant at which the same request could pass all its
+        /// limits; `None` when waiting alone never helps.
+        retry_time: Option<Time>,
         /// The instant of the decision.
         now: Time,
     },
@@ -93,8 +96,13 @@ pub enum Refusal {
     PeriodUnavailable {
         /// The limit.
         limit: String,
+        /// Whose billing period it would be, as `kind/id`; `None` where the
+        /// windows are not billing periods.
+        subject: Option<String>,
         /// The instant.
         now: Time,
+        /// When the next window begins, if one does.
+        next: Option<Time>,
     },
     /// The subject is frozen.
     SubjectFrozen {

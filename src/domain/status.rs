@@ -11,6 +11,8 @@ use super::time::Time;
 pub struct LimitStatus {
     /// Which counter.
     pub counter: Arc<CounterId>,
+    /// From when to when it counts; `None` for ever.
+    pub window: Option<(Time, Time)>,
     /// What the limit allows.
     pub bound: Bound,
     /// Units committed and not refunded.
@@ -33,24 +35,14 @@ impl LimitStatus {
     pub fn at_rest(counter: &Counter, bound: Bound, enforced: bool, now: Time) -> Self {
         Self {
             counter: Arc::clone(&counter.id),
+            window: counter.id.window.span(now),
             bound,
-            used: counter.used,
+            used: counter.used(now),
             held: counter.held(now),
             requested: 0,
             exceeded: false,
             enforced,
             retry_time: None,
-        }
-    }
-
-    /// The status of `counter` at `now`, before `amount` is charged to it.
-    pub fn asked(counter: &Counter, bound: Bound, enforced: bool, amount: i64, now: Time) -> Self {
-        let fits = counter.fits(bound, amount, now);
-        Self {
-            requested: amount,
-            exceeded: !fits,
-            retry_time: if fits { None } else { counter.retry_time(bound, amount, now) },
-            ..Self::at_rest(counter, bound, enforced, now)
         }
     }
 
@@ -69,10 +61,4 @@ impl LimitStatus {
 /// those that can pass latest.
 pub fn most_binding_first(limits: &mut [LimitStatus]) {
     limits.sort_by_key(|limit| std::cmp::Reverse(limit.retry_time.unwrap_or(Time::MAX)));
-}
-
-/// The earliest instant at which a request failing on all of `limits` could
-/// pass; `None` when one of them never can.
-pub fn retry_time(limits: &[LimitStatus]) -> Option<Time> {
-    limits.iter().map(|limit| limit.retry_time).collect::<Option<Vec<_>>>()?.into_iter().max()
 }

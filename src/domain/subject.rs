@@ -3,6 +3,7 @@
 use super::name::{Dimensions, SubjectKey, Violation, check_map, check_name};
 use super::policy::Bound;
 use super::time::Time;
+use super::window::Billing;
 
 /// The most overrides of one subject.
 pub const MAX_OVERRIDES: usize = 64;
@@ -18,6 +19,8 @@ pub struct Subject {
     pub id: String,
     /// Its plan; empty means the policy's default plan.
     pub plan: String,
+    /// When its billing periods begin and end; `None` means that it has none.
+    pub billing: Option<Billing>,
     /// Exceptions, one per limit.
     pub overrides: Vec<Override>,
     /// Whether every Reserve that names it is refused.
@@ -57,14 +60,23 @@ impl Subject {
     /// What `limit` allows this subject at `now`, where its plan allows
     /// `general`. Only a set override helps a subject without a known plan.
     pub fn overridden(&self, limit: &str, general: Option<Bound>, now: Time) -> Option<Bound> {
-        let live = |o: &&Override| o.limit == limit && o.expire_time.is_none_or(|end| now < end);
-        match (self.overrides.iter().find(live).map(|o| o.change), general) {
+        match (self.live_override(limit, now).map(|o| o.change), general) {
             (Some(OverrideChange::Set(max)), _) => Some(Bound::AtMost(max)),
             (Some(OverrideChange::Add(more)), Some(Bound::AtMost(max))) => {
                 Some(Bound::AtMost(max.saturating_add(more).max(0)))
             }
             (_, general) => general,
         }
+    }
+
+    /// When what `limit` allows this subject at `now` changes by itself.
+    pub fn override_end(&self, limit: &str, now: Time) -> Option<Time> {
+        self.live_override(limit, now)?.expire_time
+    }
+
+    fn live_override(&self, limit: &str, now: Time) -> Option<&Override> {
+        let live = |o: &&Override| o.limit == limit && o.expire_time.is_none_or(|end| now < end);
+        self.overrides.iter().find(live)
     }
 
     /// Everything wrong with it by itself, with field paths below `subject`.
@@ -74,6 +86,9 @@ impl Subject {
         check_name("subject.id", &self.id, &mut faults);
         if !self.plan.is_empty() {
             check_name("subject.plan", &self.plan, &mut faults);
+        }
+        if let Some(billing) = &self.billing {
+            faults.extend(billing.faults("subject.billing"));
         }
         check_map("subject.labels", &self.labels, &mut faults);
         if self.overrides.len() > MAX_OVERRIDES {

@@ -43,6 +43,11 @@ impl Time {
         Self::saturating(self.0.saturating_add(span.0))
     }
 
+    /// This instant and `span` earlier; stays at [`Time::MIN`].
+    pub const fn minus(self, span: Span) -> Self {
+        Self::saturating(self.0.saturating_sub(span.0))
+    }
+
     /// How long after `earlier` this instant is; zero when it is not after.
     pub const fn since(self, earlier: Self) -> Span {
         if self.0 <= earlier.0 { Span::ZERO } else { Span(self.0 - earlier.0) }

@@ -129,9 +129,6 @@ async fn b88_fields_of_later_versions_are_refused(world: &mut World) {
         let refused = client.quota.clone().commit(request).await.map_err(Refused::from);
         refused.invalid(&["if_expired"]);
     }
-    let rolling = v1::window_rule::Kind::Rolling(v1::RollingWindow::default());
-    let rule = limit("cap", "units").per(&["user"]).max(1).window(rolling);
-    client.apply(Rules::of_units([rule])).await.invalid(&["policy.limits[0].window.rolling"]);
     assert_eq!(client.stands("cap").await, (0, 1, 4));
     client.commit("r").await.unwrap();
 }

@@ -8,7 +8,6 @@ use crate::domain::reservation::{
 };
 use crate::domain::status::LimitStatus;
 use crate::domain::time::Time;
-use crate::domain::window::Window;
 use crate::proto::v1;
 
 /// A reservation as it stands at `now`.
@@ -51,7 +50,7 @@ pub fn limit(status: &LimitStatus) -> v1::LimitStatus {
         limit: counter.limit.clone(),
         metric: counter.metric.clone(),
         key: map(&counter.key),
-        window: window(counter.window),
+        window: status.window.map(window),
         bound: Some(match status.bound {
             Bound::AtMost(max) => v1::limit_status::Bound::Max(max),
             Bound::Unlimited => v1::limit_status::Bound::Unlimited(true),
@@ -82,7 +81,8 @@ fn charge(reservation: &Reservation, charge: &Charge, state: ReservationState) -
     v1::Charge {
         limit: charge.counter.limit.clone(),
         key: map(&charge.counter.key),
-        window: window(charge.counter.window),
+        // A rolling window moves on: what was taken from it has none of its own.
+        window: charge.counter.window.start().zip(charge.counter.window.end()).map(window),
         amount: match state {
             ReservationState::Held => sum(charge, &reservation.reserved()),
             ReservationState::Committed => reservation.used_by(charge),
@@ -118,13 +118,8 @@ fn state_word(state: ReservationState) -> v1::ReservationState {
     }
 }
 
-fn window(window: Window) -> Option<v1::Window> {
-    match window {
-        Window::Lifetime => None,
-        Window::Period { start, end } => {
-            Some(v1::Window { start_time: Some(timestamp(start)), end_time: Some(timestamp(end)) })
-        }
-    }
+fn window((start, end): (Time, Time)) -> v1::Window {
+    v1::Window { start_time: Some(timestamp(start)), end_time: Some(timestamp(end)) }
 }
 
 fn map(map: &Dimensions) -> std::collections::HashMap<String, String> {

@@ -2,17 +2,14 @@
 
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::collections::{BTreeMap, HashMap};
 
-use jiff::civil::Weekday;
-
 use crate::domain::name::Violation;
 use crate::domain::policy::{
-    Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec,
-    WindowSpec, check,
+    Bound, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec, check,
 };
-use crate::domain::time::Span;
 use crate::proto::v1;
 
 /// The zone of calendar windows that name none.
@@ -23,10 +20,10 @@ const UTC: &str = "UTC";
 /// sense is for [`faults`](crate::domain::policy::check::faults) to say, whose
 /// paths lack the `policy.` in front.
 ///
-/// The faults have their paths below `policy`: kinds that are not set, `unlimited: false`, numbers of enums that this version
-/// does not know, a calendar unit that is unspecified, lengths that are
-/// negative, too long or no whole milliseconds, windows that this version does
-/// not serve.
+/// The faults have their paths below `policy`: kinds that are not set,
+/// `unlimited: false`, numbers of enums that this version does not know, a
+/// calendar unit that is unspecified, lengths that are negative, too long or no
+/// whole milliseconds.
 pub fn convert(policy: v1::Policy) -> (PolicySpec, Vec<Violation>) {
     let mut convert = Converter::default();
     let limits = policy.limits.into_iter().enumerate();
@@ -133,85 +130,6 @@ impl Converter {
         }
     }
 
-    fn window(&mut self, path: &str, window: Option<v1::WindowRule>) -> Option<WindowSpec> {
-        use v1::window_rule::Kind;
-        match window.and_then(|window| window.kind) {
-            None => self.fault(path, "must be set: one of lifetime, calendar and fixed"),
-            Some(Kind::Lifetime(_)) => Some(WindowSpec::Lifetime),
-            Some(Kind::Calendar(calendar)) => {
-                let spec = self.calendar(&format!("{path}.calendar"), calendar)?;
-                Some(WindowSpec::Calendar(spec))
-            }
-            Some(Kind::Fixed(fixed)) => {
-                let length = self.length(&format!("{path}.fixed.length"), fixed.length)?;
-                Some(WindowSpec::Fixed(length))
-            }
-            Some(Kind::Billing(_)) => self.not_served(path, "billing"),
-            Some(Kind::Rolling(_)) => self.not_served(path, "rolling"),
-        }
-    }
-
-    fn not_served<T>(&mut self, path: &str, kind: &str) -> Option<T> {
-        let message = format!("{kind} windows are not served by this version");
-        self.fault(&format!("{path}.{kind}"), message)
-    }
-
-    fn calendar(&mut self, path: &str, calendar: v1::CalendarWindow) -> Option<CalendarSpec> {
-        let unit = self.unit(&format!("{path}.unit"), calendar.unit);
-        let week_start = self.weekday(&format!("{path}.week_start"), calendar.week_start);
-        let time_zone = set(calendar.time_zone).unwrap_or_else(|| UTC.to_owned());
-        Some(CalendarSpec { unit: unit?, time_zone, week_start })
-    }
-
-    fn unit(&mut self, path: &str, unit: i32) -> Option<CalendarUnit> {
-        match v1::CalendarUnit::try_from(unit) {
-            Ok(v1::CalendarUnit::Unspecified) => {
-                self.fault(path, "must be set: hour, day, week, month or year")
-            }
-            Ok(v1::CalendarUnit::Hour) => Some(CalendarUnit::Hour),
-            Ok(v1::CalendarUnit::Day) => Some(CalendarUnit::Day),
-            Ok(v1::CalendarUnit::Week) => Some(CalendarUnit::Week),
-            Ok(v1::CalendarUnit::Month) => Some(CalendarUnit::Month),
-            Ok(v1::CalendarUnit::Year) => Some(CalendarUnit::Year),
-            Err(_) => self.fault(path, format!("{unit} is not a CalendarUnit")),
-        }
-    }
-
-    fn weekday(&mut self, path: &str, day: i32) -> Option<Weekday> {
-        match v1::Weekday::try_from(day) {
-            Ok(v1::Weekday::Unspecified) => None,
-            Ok(v1::Weekday::Monday) => Some(Weekday::Monday),
-            Ok(v1::Weekday::Tuesday) => Some(Weekday::Tuesday),
-            Ok(v1::Weekday::Wednesday) => Some(Weekday::Wednesday),
-            Ok(v1::Weekday::Thursday) => Some(Weekday::Thursday),
-            Ok(v1::Weekday::Friday) => Some(Weekday::Friday),
-            Ok(v1::Weekday::Saturday) => Some(Weekday::Saturday),
-            Ok(v1::Weekday::Sunday) => Some(Weekday::Sunday),
-            Err(_) => self.fault(path, format!("{day} is not a Weekday")),
-        }
-    }
-
-    fn length(&mut self, path: &str, length: Option<prost_types::Duration>) -> Option<Span> {
-        let Some(prost_types::Duration { seconds, nanos }) = length else {
-            return self.fault(path, "must be set");
-        };
-        if seconds < 0 || nanos < 0 {
-            return self.fault(path, "must not be negative");
-        }
-        if nanos > 999_999_999 {
-            return self.fault(path, format!("has {nanos} nanos; at most 999999999 are allowed"));
-        }
-        if nanos % 1_000_000 != 0 {
-            return self.fault(path, "must be whole milliseconds");
-        }
-        let millis =
-            seconds.checked_mul(1000).and_then(|ms| ms.checked_add(i64::from(nanos / 1_000_000)));
-        match millis {
-            Some(millis) => Some(Span::from_millis(millis)),
-            None => self.fault(path, "is longer than 2^63-1 ms"),
-        }
-    }
-
     fn max(&mut self, path: &str, max: Option<v1::Max>) -> Option<MaxSpec> {
         use v1::max::Kind;
         match max.and_then(|max| max.kind) {
@@ -273,49 +191,9 @@ fn limit(spec: &LimitSpec) -> v1::Limit {
         per: spec.per.clone(),
         optional: spec.optional,
         plan_of: spec.plan_of.clone().unwrap_or_default(),
-        window: Some(v1::WindowRule { kind: Some(window(&spec.window)) }),
+        window: Some(window::window(&spec.window)),
         max: Some(v1::Max { kind: Some(max(&spec.max)) }),
         mode: mode.into(),
-    }
-}
-
-fn window(spec: &WindowSpec) -> v1::window_rule::Kind {
-    use v1::window_rule::Kind;
-    match spec {
-        WindowSpec::Lifetime => Kind::Lifetime(v1::LifetimeWindow {}),
-        WindowSpec::Calendar(spec) => Kind::Calendar(v1::CalendarWindow {
-            unit: unit(spec.unit).into(),
-            time_zone: spec.time_zone.clone(),
-            week_start: spec.week_start.map_or(v1::Weekday::Unspecified, weekday).into(),
-        }),
-        WindowSpec::Fixed(length) => {
-            let millis = length.as_millis();
-            let nanos = i32::try_from(millis % 1000).unwrap_or_default() * 1_000_000;
-            let length = prost_types::Duration { seconds: millis / 1000, nanos };
-            Kind::Fixed(v1::FixedWindow { length: Some(length) })
-        }
-    }
-}
-
-fn unit(unit: CalendarUnit) -> v1::CalendarUnit {
-    match unit {
-        CalendarUnit::Hour => v1::CalendarUnit::Hour,
-        CalendarUnit::Day => v1::CalendarUnit::Day,
-        CalendarUnit::Week => v1::CalendarUnit::Week,
-        CalendarUnit::Month => v1::CalendarUnit::Month,
-        CalendarUnit::Year => v1::CalendarUnit::Year,
-    }
-}
-
-fn weekday(day: Weekday) -> v1::Weekday {
-    match day {
-        Weekday::Monday => v1::Weekday::Monday,
-        Weekday::Tuesday => v1::Weekday::Tuesday,
-        Weekday::Wednesday => v1::Weekday::Wednesday,
-        Weekday::Thursday => v1::Weekday::Thursday,
-        Weekday::Friday => v1::Weekday::Friday,
-        Weekday::Saturday => v1::Weekday::Saturday,
-        Weekday::Sunday => v1::Weekday::Sunday,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Subjects, to and fro.
 
+mod billing;
+
 use super::request::Faults;
 use super::times::{time, timestamp};
 use crate::domain::name::{Violation, check_name};
@@ -19,10 +21,7 @@ pub fn from_request(namespace: &str, subject: Option<v1::Subject>) -> Result<Sub
         faults.0.push(Violation::new("subject", "must be given"));
         return faults.or(Subject::default());
     };
-    if subject.billing.is_some() {
-        let message = "billing periods are not served by this version; leave them out";
-        faults.0.push(Violation::new("subject.billing", message));
-    }
+    let billing = subject.billing.and_then(|given| billing::read(given, &mut faults.0));
     let mut overrides = Vec::new();
     for (n, over) in subject.overrides.into_iter().enumerate() {
         let field = format!("subject.overrides[{n}]");
@@ -46,6 +45,7 @@ pub fn from_request(namespace: &str, subject: Option<v1::Subject>) -> Result<Sub
         kind: subject.kind,
         id: subject.id,
         plan: subject.plan,
+        billing,
         overrides,
         frozen: subject.frozen,
         labels: subject.labels.into_iter().collect(),
@@ -67,7 +67,7 @@ pub fn message(subject: &Subject, etag: String) -> v1::Subject {
         kind: subject.kind.clone(),
         id: subject.id.clone(),
         plan: subject.plan.clone(),
-        billing: None,
+        billing: subject.billing.as_ref().map(billing::message),
         overrides: subject.overrides.iter().map(over).collect(),
         frozen: subject.frozen,
         labels: subject.labels.clone().into_iter().collect(),

@@ -55,6 +55,30 @@ pub fn span(field: &str, duration: Duration, least: Span, most: Span) -> Result<
     if span < least || span > most || beyond { Err(fault()) } else { Ok(span) }
 }
 
+/// The span of a duration of whole milliseconds.
+///
+/// # Errors
+///
+/// It is negative, not a valid duration, too long or finer than that.
+pub fn whole_span(field: &str, duration: Duration) -> Result<Span, Violation> {
+    let Duration { seconds, nanos } = duration;
+    let fault = |message: String| Err(Violation::new(field, message));
+    if seconds < 0 || nanos < 0 {
+        return fault("must not be negative".to_owned());
+    }
+    if nanos > 999_999_999 {
+        return fault(format!("has {nanos} nanos; at most 999999999 are allowed"));
+    }
+    if nanos % 1_000_000 != 0 {
+        return fault("must be whole milliseconds".to_owned());
+    }
+    let millis = seconds.checked_mul(1000);
+    match millis.and_then(|ms| ms.checked_add(i64::from(nanos / 1_000_000))) {
+        Some(millis) => Ok(Span::from_millis(millis)),
+        None => fault("is longer than 2^63-1 ms".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +89,14 @@ mod tests {
         fn timestamps_round_trip(millis in Time::MIN.as_millis()..=Time::MAX.as_millis()) {
             let instant = Time::from_millis(millis).unwrap();
             prop_assert_eq!(time("t", timestamp(instant)).unwrap(), instant);
+        }
+
+        #[test]
+        fn whole_spans_are_exact_or_refused(seconds: i64, nanos: i32) {
+            if let Ok(span) = whole_span("length", Duration { seconds, nanos }) {
+                let nanos = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+                prop_assert_eq!(i128::from(span.as_millis()) * 1_000_000, nanos);
+            }
         }
     }
 

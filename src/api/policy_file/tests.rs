@@ -134,7 +134,7 @@ limits:
   - name: a
     metric: purchase
     per: [user]
-    window: { rolling: { length: 24h, buckets: 96 } }
+    window: { rolling: { buckets: many } }
     max: unlimeted
   - name: a
     metric: purchases
@@ -156,7 +156,8 @@ limits:
             "3:19: plans[1]: '1.5' is read as a number: write it in quotes",
             "5:34: metrics[purchases].needs: is not a key here; allowed: requires",
             "8:5: limits[0].metric: 'purchase' is not one of metrics",
-            "10:15: limits[0].window.rolling: rolling windows are not served by this version",
+            "10:15: limits[0].window.rolling.length: is missing",
+            "10:26: limits[0].window.rolling.buckets: must be a whole number, not 'many'",
             "11:5: limits[0].max: must be 0 to 2^63-1, or unlimited, or a map with by_plan, not \
              'unlimeted'",
             "12:5: limits[1].name: 'a' is used twice",

@@ -47,8 +47,8 @@ pub fn check(
     assessed.refuse_frozen()?;
     let now = assessed.now;
     let mut refused = false;
-    let mut limits = Vec::with_capacity(assessed.charges.len());
-    for claim in &assessed.charges {
+    let mut limits = Vec::with_capacity(assessed.claims.len());
+    for claim in &assessed.claims {
         let status = claim.status(state, now);
         refused |= claim.refuses(state, &status, now);
         limits.push(status);
@@ -77,10 +77,8 @@ pub fn usage(
     let assessed = assess(state, policy, std::slice::from_ref(&item), rules.clock, at)
         .map_err(without_item_path)?;
     let now = assessed.now;
-    let limits = assessed.charges.iter().map(|claim| {
-        LimitStatus::at_rest(&state.counter(&claim.counter), claim.bound, claim.enforced, now)
-    });
-    Ok(Usage { limits: limits.collect(), refused: false, now })
+    let limits = assessed.claims.iter().map(|claim| claim.at_rest(state, now)).collect();
+    Ok(Usage { limits, refused: false, now })
 }
 
 /// A reservation, found by its id or by a resource bound to it, and the

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::assess::{assess, prepare, refuse_foreign, standing};
+use super::outlook::all_pass;
 use super::{Answer, Reserve, Rules, Stop};
 use crate::domain::counter::expire_time;
 use crate::domain::name::ResourceKey;
@@ -30,7 +31,7 @@ pub(super) fn reserve(
     })?;
     let assessed = assess(state, policy, &request.items, rules.clock, None)?;
     assessed.refuse_frozen()?;
-    let (claims, now) = (assessed.charges, assessed.now);
+    let (claims, now) = (assessed.claims, assessed.now);
     let mut failing = Vec::new();
     for claim in &claims {
         let status = claim.status(state, now);
@@ -40,7 +41,8 @@ pub(super) fn reserve(
     }
     if !failing.is_empty() {
         most_binding_first(&mut failing);
-        return Err(Refusal::QuotaExceeded { limits: failing, now }.into());
+        let retry_time = all_pass(&claims, state, now);
+        return Err(Refusal::QuotaExceeded { limits: failing, retry_time, now }.into());
     }
     let bound_now = if request.commit { request.resources.as_slice() } else { &[] };
     refuse_bound(state, command, bound_now)?;
@@ -50,8 +52,8 @@ pub(super) fn reserve(
     let until = (!request.commit).then(|| expire_time(now, request.ttl));
     let mut charges = Vec::with_capacity(claims.len());
     for claim in claims {
-        let token = state.counter_mut(&claim.counter).charge(claim.amount, until, now);
         let (counter, items) = (claim.counter, claim.items);
+        let token = state.counter_mut(&counter).charge(&counter, claim.amount, until, now);
         charges.push(Charge {
             counter,
             items,
@@ -147,10 +149,11 @@ fn make(
         let resources = command.request.resources.clone();
         settled = Settled::Committed { at: now, amounts, resources };
     }
-    // Kept until every window it was charged to has closed; one that is used
-    // of a lifetime counter holds its place there for ever.
-    let last = charges.iter().filter_map(|charge| charge.counter.window.end());
-    let last = last.fold(until.unwrap_or(now), Time::max);
+    // Kept until it counts in no window any more; one that is used of a
+    // lifetime counter holds its place there for ever.
+    let settled_by = until.unwrap_or(now);
+    let counts = charges.iter().filter_map(|c| c.counter.window.counts_until(settled_by));
+    let last = counts.fold(settled_by, Time::max);
     let holder = command.request.commit
         && charges.iter().any(|charge| charge.counter.window == Window::Lifetime);
     Reservation {

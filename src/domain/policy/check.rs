@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::spec::{Bound, CalendarUnit, LimitSpec, MaxSpec, PolicySpec, WindowSpec};
 use crate::domain::name::{MAX_MAP_ENTRIES, Violation, check_name, quoted};
-use crate::domain::window::{MAX_LENGTH, MIN_LENGTH, time_zone};
+use crate::domain::time::Span;
+use crate::domain::window::{MAX_BUCKETS, MAX_LENGTH, MIN_LENGTH, time_zone};
 
 /// The most limits of one policy.
 pub const MAX_LIMITS: usize = 1000;
@@ -120,17 +121,34 @@ fn limit_faults(spec: &PolicySpec, limit: &LimitSpec, path: &str, faults: &mut F
         }
         Some(_) => {}
     }
-    window_faults(&limit.window, &format!("{path}.window"), faults);
+    window_faults(limit, &limit.window, &format!("{path}.window"), faults);
     max_faults(spec, limit, &format!("{path}.max"), faults);
 }
 
-fn window_faults(window: &WindowSpec, path: &str, faults: &mut Faults) {
+fn window_faults(limit: &LimitSpec, window: &WindowSpec, path: &str, faults: &mut Faults) {
     match window {
         WindowSpec::Lifetime => {}
-        WindowSpec::Fixed(length) => {
-            if *length < MIN_LENGTH || *length > MAX_LENGTH {
-                let message = format!("must be {MIN_LENGTH} to {MAX_LENGTH}");
-                faults.add(format!("{path}.fixed.length"), message);
+        WindowSpec::Fixed(length) => length_faults(*length, &format!("{path}.fixed"), faults),
+        WindowSpec::Rolling { length, buckets } => {
+            let path = format!("{path}.rolling");
+            length_faults(*length, &path, faults);
+            if !(1..=MAX_BUCKETS).contains(buckets) {
+                let message = format!("must be 1 to {MAX_BUCKETS}");
+                faults.add(format!("{path}.buckets"), message);
+            }
+        }
+        WindowSpec::Billing { without_period, .. } => {
+            billing_faults(limit, &format!("{path}.billing"), faults);
+            match without_period.as_deref() {
+                None => {}
+                Some(WindowSpec::Billing { .. } | WindowSpec::Rolling { .. }) => {
+                    let message = "must be lifetime, calendar or fixed";
+                    faults.add(format!("{path}.billing.without_period"), message);
+                }
+                Some(window) => {
+                    let path = format!("{path}.billing.without_period");
+                    window_faults(limit, window, &path, faults);
+                }
             }
         }
         WindowSpec::Calendar(calendar) => {
@@ -143,6 +161,29 @@ fn window_faults(window: &WindowSpec, path: &str, faults: &mut Faults) {
                 faults.add(format!("{path}.calendar.week_start"), message);
             }
         }
+    }
+}
+
+fn length_faults(length: Span, path: &str, faults: &mut Faults) {
+    if length < MIN_LENGTH || length > MAX_LENGTH {
+        let message = format!("must be {MIN_LENGTH} to {MAX_LENGTH}");
+        faults.add(format!("{path}.length"), message);
+    }
+}
+
+/// A counter lies in one window, so its key must tell whose period that is.
+fn billing_faults(limit: &LimitSpec, path: &str, faults: &mut Faults) {
+    let field = format!("{path}.subject");
+    match limit.billing_dimension() {
+        None => faults.add(field, "must be named, since per does not name exactly one dimension"),
+        Some(dimension) if !limit.per.iter().any(|named| named == dimension) => {
+            let message = format!(
+                "{} is not one of per: each counter needs the billing period of one subject",
+                quoted(dimension)
+            );
+            faults.add(field, message);
+        }
+        Some(_) => {}
     }
 }
 

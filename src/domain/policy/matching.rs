@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::index::Index;
 use super::revision::PolicyRevision;
 use super::spec::{Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, Mode, WindowSpec};
 use crate::domain::name::{Dimensions, SubjectKey, Violation, quoted};
@@ -9,7 +10,7 @@ use crate::domain::refusal::Refusal;
 use crate::domain::reservation::ItemRequest;
 use crate::domain::subject::Subject;
 use crate::domain::time::Time;
-use crate::domain::window::{Calendar, Unit, WindowRule, time_zone};
+use crate::domain::window::{Calendar, Rolling, Unit, WindowRule, time_zone};
 
 /// The rules of one namespace, in force.
 #[derive(Debug)]
@@ -17,7 +18,8 @@ pub struct Policy {
     /// What was applied.
     pub source: PolicyRevision,
     limits: Vec<Limit>,
-    by_metric: HashMap<String, Vec<usize>>,
+    by_name: HashMap<String, usize>,
+    by_metric: HashMap<String, Index>,
 }
 
 /// One limit, in force.
@@ -79,16 +81,22 @@ impl Policy {
             return Err(faults);
         }
         let mut limits = Vec::with_capacity(source.spec.limits.len());
-        let mut by_metric: HashMap<String, Vec<usize>> = HashMap::new();
+        let mut of_metric: HashMap<&String, Vec<(usize, &LimitSpec)>> = HashMap::new();
         for spec in &source.spec.limits {
-            by_metric.entry(spec.metric.clone()).or_default().push(limits.len());
+            of_metric.entry(&spec.metric).or_default().push((limits.len(), spec));
             limits.push(Limit {
                 generation: source.generations.get(&spec.name).copied().unwrap_or(1),
                 window: window_rule(&spec.window)?,
                 spec: spec.clone(),
             });
         }
-        Ok(Self { source, limits, by_metric })
+        let by_metric = source.spec.metrics.iter().filter_map(|(name, metric)| {
+            Some((name.clone(), Index::new(metric, of_metric.get(name)?)))
+        });
+        let by_metric = by_metric.collect();
+        let name = |(n, limit): (usize, &Limit)| (limit.spec.name.clone(), n);
+        let by_name = limits.iter().enumerate().map(name).collect();
+        Ok(Self { source, limits, by_name, by_metric })
     }
 
     /// The namespace.
@@ -98,7 +106,8 @@ impl Policy {
 
     /// The limit of that name, if it still counts as it did in `generation`.
     pub fn limit(&self, name: &str, generation: i64) -> Option<&Limit> {
-        self.limits.iter().find(|limit| limit.spec.name == name && limit.generation == generation)
+        let limit = &self.limits[*self.by_name.get(name)?];
+        Some(limit).filter(|limit| limit.generation == generation)
     }
 
     /// Every limit that applies to `items`, each with one entry per counter
@@ -121,7 +130,8 @@ impl Policy {
                 lacking.push(Violation::new(format!("items[{n}].dimensions[{name}]"), message));
             }
             let mut governed = false;
-            for &index in self.by_metric.get(&item.metric).into_iter().flatten() {
+            let index = self.by_metric.get(&item.metric);
+            for index in index.into_iter().flat_map(|index| index.candidates(&item.dimensions)) {
                 let limit = &self.limits[index];
                 if limit.applies(&item.dimensions) {
                     governed = true;
@@ -200,6 +210,13 @@ impl Policy {
         named.into_iter().map(key).collect()
     }
 
+    /// The subject whose billing periods are the windows of a counter of
+    /// `limit` with that key; `None` where its windows are none.
+    pub fn billing_subject(&self, limit: &Limit, key: &Dimensions) -> Option<SubjectKey> {
+        let kind = limit.spec.billing_dimension()?;
+        Some(SubjectKey::new(self.namespace(), kind, key.get(kind)?))
+    }
+
     /// The subject that rules `limit` for an item with these dimensions.
     pub fn subject(&self, limit: &Limit, dimensions: &Dimensions) -> Option<SubjectKey> {
         let kind = limit.spec.subject_dimension()?;
@@ -239,6 +256,13 @@ fn window_rule(spec: &WindowSpec) -> Result<WindowRule, Vec<Violation>> {
     Ok(match spec {
         WindowSpec::Lifetime => WindowRule::Lifetime,
         WindowSpec::Fixed(length) => WindowRule::Fixed(*length),
+        WindowSpec::Rolling { length, buckets } => {
+            WindowRule::Rolling(Rolling::new(*length, *buckets))
+        }
+        WindowSpec::Billing { without_period, .. } => {
+            let without_period = without_period.as_deref().map(window_rule).transpose()?;
+            WindowRule::Billing { without_period: without_period.map(Box::new) }
+        }
         WindowSpec::Calendar(CalendarSpec { unit, time_zone: name, week_start }) => {
             let unit = match unit {
                 CalendarUnit::Hour => Unit::Hour,

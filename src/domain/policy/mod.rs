@@ -6,6 +6,7 @@
 //! revision made ready for matching.
 
 pub mod check;
+mod index;
 mod matching;
 mod revision;
 mod spec;

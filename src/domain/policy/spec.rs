@@ -62,10 +62,20 @@ impl LimitSpec {
         }
     }
 
+    /// The dimension whose subject's billing periods are the windows, where
+    /// the windows are billing periods.
+    pub fn billing_dimension(&self) -> Option<&str> {
+        match &self.window {
+            WindowSpec::Billing { subject: Some(dimension), .. } => Some(dimension),
+            WindowSpec::Billing { subject: None, .. } => self.subject_dimension(),
+            _ => None,
+        }
+    }
+
     /// Every dimension that it names.
     pub fn dimensions(&self) -> impl Iterator<Item = &str> {
         let named = self.per.iter().chain(&self.plan_of).chain(self.conditions.keys());
-        named.map(String::as_str)
+        named.map(String::as_str).chain(self.billing_dimension())
     }
 
     /// Whether both count the same: if not, the one that replaces the other
@@ -82,6 +92,7 @@ impl LimitSpec {
         self.metric == other.metric
             && conditions(self) == conditions(other)
             && sorted(&self.per) == sorted(&other.per)
+            && self.billing_dimension() == other.billing_dimension()
             && self.window.lies_like(&other.window)
     }
 }
@@ -95,20 +106,42 @@ pub enum WindowSpec {
     Calendar(CalendarSpec),
     /// Spans of this length, aligned to the Unix epoch.
     Fixed(Span),
+    /// The billing periods of a subject.
+    Billing {
+        /// The dimension whose subject has them; `None` means the one that
+        /// carries the plan.
+        subject: Option<String>,
+        /// What holds for subjects that have no periods; `None` refuses them.
+        without_period: Option<Box<WindowSpec>>,
+    },
+    /// The span of this length that ends now.
+    Rolling {
+        /// How far back it reaches.
+        length: Span,
+        /// How finely it is divided.
+        buckets: i64,
+    },
 }
 
 impl WindowSpec {
-    /// Whether both mean the same windows: a week that names no first day
-    /// starts on Monday.
+    /// Whether both mean the same windows, whoever's billing periods they are:
+    /// a week that names no first day starts on Monday.
     fn lies_like(&self, other: &Self) -> bool {
-        let plain = |window: &Self| match window {
+        self.plain() == other.plain()
+    }
+
+    fn plain(&self) -> Self {
+        match self {
             Self::Calendar(calendar) if calendar.unit == CalendarUnit::Week => {
                 let week_start = calendar.week_start.or(Some(Weekday::Monday));
                 Self::Calendar(CalendarSpec { week_start, ..calendar.clone() })
             }
+            Self::Billing { without_period, .. } => Self::Billing {
+                subject: None,
+                without_period: without_period.as_ref().map(|window| Box::new(window.plain())),
+            },
             other => other.clone(),
-        };
-        plain(self) == plain(other)
+        }
     }
 }
 

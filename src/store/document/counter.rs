@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Pair, WindowDoc, damaged, date, map, pairs, time};
-use crate::domain::counter::{Counter, CounterId};
+use crate::domain::counter::{Bucket, Counter, CounterId, Used};
 use crate::domain::time::Time;
+use crate::domain::window::Window;
 use crate::store::{Change, StoreError, Versioned};
 
 /// A counter.
@@ -24,7 +25,10 @@ pub struct CounterDoc {
     key: Vec<Pair>,
     #[serde(skip_serializing_if = "Option::is_none")]
     window: Option<WindowDoc>,
+    /// Of a rolling window: as of `as_of`, for readers; `buckets` decide.
     used: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    buckets: Option<Vec<BucketDoc>>,
     holds: Vec<HoldDoc>,
     as_of: bson::DateTime,
     token: i64,
@@ -39,12 +43,25 @@ struct HoldDoc {
     units: i64,
 }
 
+/// Units of a rolling window that return together.
+#[derive(Debug, Serialize, Deserialize)]
+struct BucketDoc {
+    start: bson::DateTime,
+    last: bson::DateTime,
+    units: i64,
+}
+
 /// What changes of a counter once it exists, for a store that can change parts
 /// of a document: its identity never does.
 #[derive(Debug, Serialize)]
 pub struct CounterUpdate {
     version: i64,
+    /// Of a billing period, whose bounds may be corrected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<WindowDoc>,
     used: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buckets: Option<Vec<BucketDoc>>,
     holds: Vec<HoldDoc>,
     as_of: bson::DateTime,
     token: i64,
@@ -55,10 +72,13 @@ pub struct CounterUpdate {
 impl CounterUpdate {
     /// The update of a change.
     pub fn new(change: &Change<Counter>) -> Self {
-        let Counter { used, holds, as_of, token, .. } = &change.value;
+        let Counter { id, used, holds, as_of, token } = &change.value;
+        let corrected = matches!(id.window, Window::Billing { .. });
         Self {
             version: change.version,
-            used: *used,
+            window: WindowDoc::new(&id.window).filter(|_| corrected),
+            used: change.value.used(*as_of),
+            buckets: bucket_docs(used),
             holds: hold_docs(holds),
             as_of: date(*as_of),
             token: *token,
@@ -79,8 +99,9 @@ impl CounterDoc {
             metric: id.metric.clone(),
             generation: id.generation,
             key: pairs(&id.key),
-            window: WindowDoc::new(id.window),
-            used: *used,
+            window: WindowDoc::new(&id.window),
+            used: change.value.used(*as_of),
+            buckets: bucket_docs(used),
             holds: hold_docs(holds),
             as_of: date(*as_of),
             token: *token,
@@ -115,15 +136,36 @@ impl CounterDoc {
         for hold in self.holds {
             holds.insert(time(hold.until)?, hold.units);
         }
-        if self.used < 0 || holds.values().any(|&units| units < 0) {
+        let used = match (&id.window, self.buckets) {
+            (Window::Rolling(_), buckets) => Used::Recent(buckets_of(buckets.unwrap_or_default())?),
+            (_, None) => Used::Total(self.used),
+            (_, Some(_)) => return Err("its window does not move, but it has buckets".to_owned()),
+        };
+        let as_of = time(self.as_of)?;
+        let value = Counter { id: Arc::new(id), used, holds, as_of, token: self.token };
+        if value.has_negative() {
             return Err("it counts fewer than no units".to_owned());
         }
-        let as_of = time(self.as_of)?;
-        let value = Counter { id: Arc::new(id), used: self.used, holds, as_of, token: self.token };
         Ok(Versioned { version: self.version, value })
     }
 }
 
 fn hold_docs(holds: &BTreeMap<Time, i64>) -> Vec<HoldDoc> {
     holds.iter().map(|(&at, &units)| HoldDoc { until: date(at), units }).collect()
+}
+
+fn bucket_docs(used: &Used) -> Option<Vec<BucketDoc>> {
+    let Used::Recent(buckets) = used else { return None };
+    let doc = |(&start, bucket): (&Time, &Bucket)| BucketDoc {
+        start: date(start),
+        last: date(bucket.last),
+        units: bucket.units,
+    };
+    Some(buckets.iter().map(doc).collect())
+}
+
+fn buckets_of(docs: Vec<BucketDoc>) -> Result<BTreeMap<Time, Bucket>, String> {
+    let bucket =
+        |doc: BucketDoc| Ok((time(doc.start)?, Bucket { units: doc.units, last: time(doc.last)? }));
+    docs.into_iter().map(bucket).collect()
 }

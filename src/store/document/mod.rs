@@ -8,19 +8,21 @@ mod counter;
 pub mod policy;
 mod records;
 mod reservation;
+mod subject;
 
 pub use counter::{CounterDoc, CounterUpdate};
 pub use policy::PolicyDoc;
-pub use records::{EventDoc, ResourceDoc, RevisionDoc, SubjectDoc};
+pub use records::{EventDoc, ResourceDoc, RevisionDoc};
 pub use reservation::{ReservationDoc, ReservationUpdate};
+pub use subject::SubjectDoc;
 
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
 use crate::domain::name::Dimensions;
 use crate::domain::policy::Bound;
-use crate::domain::time::Time;
-use crate::domain::window::Window;
+use crate::domain::time::{Span, Time};
+use crate::domain::window::{Rolling, Window};
 
 /// Reads a document from its bytes.
 ///
@@ -51,25 +53,62 @@ fn map(pairs: Vec<Pair>) -> Dimensions {
     pairs.into_iter().map(|pair| (pair.name, pair.value)).collect()
 }
 
-/// A window; absent for a lifetime.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// A window; absent for a lifetime. One that stands still has a start and an
+/// end, one that moves on a length.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct WindowDoc {
-    start: bson::DateTime,
-    end: bson::DateTime,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<bson::DateTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end: Option<bson::DateTime>,
+    /// The id of a billing period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    billing_period: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rolling_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket_ms: Option<i64>,
 }
 
 impl WindowDoc {
-    fn new(window: Window) -> Option<Self> {
+    fn new(window: &Window) -> Option<Self> {
+        let from = |start: Time, end: Time| Self {
+            start: Some(date(start)),
+            end: Some(date(end)),
+            ..Self::default()
+        };
         match window {
             Window::Lifetime => None,
-            Window::Period { start, end } => Some(Self { start: date(start), end: date(end) }),
+            Window::Period { start, end } => Some(from(*start, *end)),
+            Window::Billing { id, start, end } => {
+                Some(Self { billing_period: Some(id.to_string()), ..from(*start, *end) })
+            }
+            Window::Rolling(rolling) => Some(Self {
+                rolling_ms: Some(rolling.length.as_millis()),
+                bucket_ms: Some(rolling.bucket.as_millis()),
+                ..Self::default()
+            }),
         }
     }
 
     fn window(doc: Option<Self>) -> Result<Window, String> {
+        let Some(doc) = doc else { return Ok(Window::Lifetime) };
         match doc {
-            None => Ok(Window::Lifetime),
-            Some(doc) => Ok(Window::Period { start: time(doc.start)?, end: time(doc.end)? }),
+            Self { rolling_ms: Some(length), bucket_ms: Some(bucket), .. }
+                if length > 0 && bucket > 0 =>
+            {
+                let (length, bucket) = (Span::from_millis(length), Span::from_millis(bucket));
+                Ok(Window::Rolling(Rolling { length, bucket }))
+            }
+            Self { start: Some(start), end: Some(end), billing_period, .. } => {
+                let (start, end) = (time(start)?, time(end)?);
+                Ok(match billing_period {
+                    None => Window::Period { start, end },
+                    Some(id) => Window::Billing { id: id.into(), start, end },
+                })
+            }
+            _ => Err("its window has neither start and end nor a length".to_owned()),
         }
     }
 }

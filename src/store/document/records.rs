@@ -1,110 +1,12 @@
-//! Subjects, resource bindings, policy revisions and events as documents.
+//! Resource bindings, policy revisions and events as documents.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Pair, PolicyDoc, damaged, date, map, pairs, time};
+use super::{Pair, PolicyDoc, damaged, date, pairs, time};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{ReservationKey, ResourceKey, join_key};
 use crate::domain::policy::PolicyRevision;
-use crate::domain::subject::{Override, OverrideChange, Subject};
-use crate::store::{Binding, Change, StoreError, Versioned};
-
-/// A subject.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct SubjectDoc {
-    /// [`crate::domain::name::SubjectKey`].
-    #[serde(rename = "_id")]
-    pub id: String,
-    version: i64,
-    namespace: String,
-    kind: String,
-    subject_id: String,
-    plan: String,
-    overrides: Vec<OverrideDoc>,
-    frozen: bool,
-    labels: Vec<Pair>,
-    update_time: bson::DateTime,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct OverrideDoc {
-    limit: String,
-    #[serde(flatten)]
-    change: OverrideWord,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expire_time: Option<bson::DateTime>,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum OverrideWord {
-    Set(i64),
-    Add(i64),
-}
-
-impl SubjectDoc {
-    /// The document of a change.
-    pub fn new(change: &Change<Subject>) -> Self {
-        let subject = &change.value;
-        let over = |over: &Override| OverrideDoc {
-            limit: over.limit.clone(),
-            change: match over.change {
-                OverrideChange::Set(max) => OverrideWord::Set(max),
-                OverrideChange::Add(more) => OverrideWord::Add(more),
-            },
-            expire_time: over.expire_time.map(date),
-        };
-        Self {
-            id: subject.key().as_str().to_owned(),
-            version: change.version,
-            namespace: subject.namespace.clone(),
-            kind: subject.kind.clone(),
-            subject_id: subject.id.clone(),
-            plan: subject.plan.clone(),
-            overrides: subject.overrides.iter().map(over).collect(),
-            frozen: subject.frozen,
-            labels: pairs(&subject.labels),
-            update_time: date(subject.update_time),
-        }
-    }
-
-    /// The record.
-    ///
-    /// # Errors
-    ///
-    /// The document is damaged.
-    pub fn record(self) -> Result<Versioned<Subject>, StoreError> {
-        let id = self.id.clone();
-        self.convert().map_err(|message| damaged(&id, message))
-    }
-
-    fn convert(self) -> Result<Versioned<Subject>, String> {
-        let over = |over: OverrideDoc| {
-            Ok(Override {
-                limit: over.limit,
-                change: match over.change {
-                    OverrideWord::Set(max) => OverrideChange::Set(max),
-                    OverrideWord::Add(more) => OverrideChange::Add(more),
-                },
-                expire_time: over.expire_time.map(time).transpose()?,
-            })
-        };
-        let value = Subject {
-            namespace: self.namespace,
-            kind: self.kind,
-            id: self.subject_id,
-            plan: self.plan,
-            overrides: self.overrides.into_iter().map(over).collect::<Result<_, String>>()?,
-            frozen: self.frozen,
-            labels: map(self.labels),
-            update_time: time(self.update_time)?,
-        };
-        if value.key().as_str() != self.id {
-            return Err(format!("its fields say that it is {}", value.key()));
-        }
-        Ok(Versioned { version: self.version, value })
-    }
-}
+use crate::store::{Binding, StoreError};
 
 /// The binding of a resource.
 #[derive(Debug, Serialize, Deserialize)]

@@ -261,7 +261,7 @@ impl ChargeDoc {
             metric: id.metric.clone(),
             generation: id.generation,
             key: pairs(&id.key),
-            window: WindowDoc::new(id.window),
+            window: WindowDoc::new(&id.window),
             // Positions of at most 64 items.
             items: charge.items.iter().filter_map(|&n| i64::try_from(n).ok()).collect(),
             fencing_token: charge.token,

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use prost::Message as _;
 
 use super::*;
+use crate::domain::policy::{CalendarSpec, CalendarUnit};
 use crate::store::document::policy::PolicyDoc;
 
 proptest! {
@@ -12,17 +13,6 @@ proptest! {
         let bytes = spec_to_policy(&spec).encode_to_vec();
         let policy = v1::Policy::decode(bytes.as_slice()).unwrap();
         prop_assert_eq!(policy_to_spec(policy), Ok(spec));
-    }
-
-    #[test]
-    fn lengths_are_whole_milliseconds_or_refused(seconds: i64, nanos: i32) {
-        let mut convert = Converter::default();
-        let length = convert.length("length", Some(prost_types::Duration { seconds, nanos }));
-        prop_assert_eq!(length.is_some(), convert.faults.is_empty());
-        if let Some(length) = length {
-            let nanos = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-            prop_assert_eq!(i128::from(length.as_millis()) * 1_000_000, nanos);
-        }
     }
 }
 
@@ -72,17 +62,22 @@ fn names_every_fault_at_once() {
     let calendar = |unit, week_start| {
         Some(Kind::Calendar(v1::CalendarWindow { unit, week_start, time_zone: String::new() }))
     };
+    let billing = Box::new(v1::BillingWindow {
+        subject: String::new(),
+        without_period: Some(Box::default()),
+    });
     let limits = vec![
         limit_with(None, None),
         v1::Limit { mode: 7, ..limit_with(calendar(0, 8), Some(v1::max::Kind::Unlimited(false))) },
         limit_with(calendar(9, 0), Some(v1::max::Kind::ByPlan(v1::MaxByPlan { plans }))),
-        limit_with(Some(Kind::Billing(v1::BillingWindow::default())), ONE),
+        limit_with(Some(Kind::Billing(billing)), ONE),
         limit_with(Some(Kind::Rolling(v1::RollingWindow::default())), ONE),
     ];
     assert_eq!(
         faults(limits),
         [
-            "policy.limits[0].window: must be set: one of lifetime, calendar and fixed",
+            "policy.limits[0].window: must be set: one of lifetime, calendar, fixed, \
+             billing and rolling",
             "policy.limits[0].max: must be set: one of amount, unlimited and by_plan",
             "policy.limits[1].window.calendar.unit: must be set: hour, day, week, month or year",
             "policy.limits[1].window.calendar.week_start: 8 is not a Weekday",
@@ -91,8 +86,9 @@ fn names_every_fault_at_once() {
             "policy.limits[2].window.calendar.unit: 9 is not a CalendarUnit",
             "policy.limits[2].max.by_plan[a]: must be set: one of amount and unlimited",
             "policy.limits[2].max.by_plan[b].unlimited: must be true; for a maximum set amount",
-            "policy.limits[3].window.billing: billing windows are not served by this version",
-            "policy.limits[4].window.rolling: rolling windows are not served by this version",
+            "policy.limits[3].window.billing.without_period: must be set: one of lifetime, calendar, \
+             fixed, billing and rolling",
+            "policy.limits[4].window.rolling.length: must be set",
         ]
     );
 }

@@ -105,6 +105,20 @@ fn limit() -> impl Strategy<Value = LimitSpec> {
 }
 
 fn window() -> impl Strategy<Value = WindowSpec> {
+    let billing = (option::of(name()), option::of(plain_window().prop_map(Box::new)));
+    let rolling = (0..100_000_i64, 1..2000_i64);
+    prop_oneof![
+        4 => plain_window(),
+        1 => billing.prop_map(|(subject, without_period)| {
+            WindowSpec::Billing { subject, without_period }
+        }),
+        1 => rolling.prop_map(|(secs, buckets)| {
+            WindowSpec::Rolling { length: Span::from_secs(secs), buckets }
+        }),
+    ]
+}
+
+fn plain_window() -> impl Strategy<Value = WindowSpec> {
     let calendar = (unit(), name(), option::of(weekday()))
         .prop_map(|(unit, time_zone, week_start)| CalendarSpec { unit, time_zone, week_start });
     prop_oneof![

@@ -11,6 +11,7 @@ use crate::domain::policy::{
     Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, PolicySpec, WindowSpec,
 };
 use crate::domain::time::Span;
+use crate::domain::window::DEFAULT_BUCKETS;
 
 const POLICY: &[&str] = &["namespace", "default_plan", "plans", "metrics", "limits"];
 const METRIC: &[&str] = &["requires"];
@@ -19,6 +20,8 @@ const LIMIT: &[&str] =
 const WINDOW: &[&str] = &["calendar", "fixed", "billing", "rolling"];
 const CALENDAR: &[&str] = &["unit", "time_zone", "week_start"];
 const FIXED: &[&str] = &["length"];
+const BILLING: &[&str] = &["subject", "without_period"];
+const ROLLING: &[&str] = &["length", "buckets"];
 const MAX: &[&str] = &["by_plan"];
 
 /// What can be read of a policy, with a harmless value in the place of every
@@ -226,26 +229,23 @@ impl Reader {
         if matches!(tree, Tree::Text(text) if text == LIFETIME) {
             return WindowSpec::Lifetime;
         }
+        let kinds = listed(WINDOW, "or");
         let Tree::Map(entries) = tree else {
-            let message =
-                format!("must be {LIFETIME}, or a map with calendar or fixed, not {tree}");
+            let message = format!("must be {LIFETIME}, or a map with {kinds}, not {tree}");
             self.fault(path, message);
             return WindowSpec::Lifetime;
         };
         let fields = self.fields(path, tree, WINDOW);
         let calendar = self.optional(&fields, "calendar", Self::calendar);
         let fixed = self.optional(&fields, "fixed", Self::fixed);
-        for kind in ["billing", "rolling"] {
-            self.optional(&fields, kind, |read, path, _| {
-                read.fault(path, format!("{kind} windows are not served by this version"));
-            });
-        }
+        let billing = self.optional(&fields, "billing", Self::billing);
+        let rolling = self.optional(&fields, "rolling", Self::rolling);
         if entries.len() != 1 {
-            let message = format!("must be {LIFETIME}, or have exactly one of calendar and fixed");
-            self.fault(path, message);
+            let kinds = listed(WINDOW, "and");
+            self.fault(path, format!("must be {LIFETIME}, or have exactly one of {kinds}"));
         }
         let calendar = calendar.map(WindowSpec::Calendar);
-        calendar.or(fixed.map(WindowSpec::Fixed)).unwrap_or(WindowSpec::Lifetime)
+        calendar.or(fixed).or(billing).or(rolling).unwrap_or(WindowSpec::Lifetime)
     }
 
     fn calendar(&mut self, path: &str, tree: &Tree) -> CalendarSpec {
@@ -261,9 +261,31 @@ impl Reader {
         }
     }
 
-    fn fixed(&mut self, path: &str, tree: &Tree) -> Span {
+    fn fixed(&mut self, path: &str, tree: &Tree) -> WindowSpec {
         let fields = self.fields(path, tree, FIXED);
-        self.required(&fields, "length", Self::length).unwrap_or(Span::ZERO)
+        WindowSpec::Fixed(self.required(&fields, "length", Self::length).unwrap_or(Span::ZERO))
+    }
+
+    fn billing(&mut self, path: &str, tree: &Tree) -> WindowSpec {
+        let fields = self.fields(path, tree, BILLING);
+        let without_period = self.optional(&fields, "without_period", Self::window);
+        WindowSpec::Billing {
+            subject: self.optional(&fields, "subject", Self::text),
+            without_period: without_period.map(Box::new),
+        }
+    }
+
+    fn rolling(&mut self, path: &str, tree: &Tree) -> WindowSpec {
+        let fields = self.fields(path, tree, ROLLING);
+        let length = self.required(&fields, "length", Self::length).unwrap_or(Span::ZERO);
+        let buckets = self.optional(&fields, "buckets", |read, path, tree| match tree {
+            Tree::Int(buckets) => *buckets,
+            tree => {
+                read.fault(path, format!("must be a whole number, not {tree}"));
+                DEFAULT_BUCKETS
+            }
+        });
+        WindowSpec::Rolling { length, buckets: buckets.unwrap_or(DEFAULT_BUCKETS) }
     }
 
     fn length(&mut self, path: &str, tree: &Tree) -> Span {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::domain::policy::{Bound, CalendarUnit, MaxSpec, Mode, WindowSpec};
+use crate::domain::policy::{Bound, CalendarSpec, CalendarUnit, MaxSpec, Mode, WindowSpec};
 use crate::domain::time::Span;
 
 proptest! {
@@ -133,23 +133,35 @@ fn reads_and_refuses_windows() {
     let window = |value| read(with_limit(|limit| limit["window"] = value));
     let fixed = window(json!({ "fixed": { "length": "1h30m" } })).unwrap();
     assert_eq!(fixed.limits[0].window, WindowSpec::Fixed(Span::from_secs(5400)));
+    let month = json!({ "calendar": { "unit": "month" } });
+    let billing = json!({ "billing": { "subject": "user", "without_period": month } });
+    let month =
+        CalendarSpec { unit: CalendarUnit::Month, time_zone: "UTC".to_owned(), week_start: None };
+    assert_eq!(
+        window(billing).unwrap().limits[0].window,
+        WindowSpec::Billing {
+            subject: Some("user".to_owned()),
+            without_period: Some(Box::new(WindowSpec::Calendar(month))),
+        }
+    );
+    let rolling = |buckets| WindowSpec::Rolling { length: Span::from_days(1), buckets };
+    let read = |value| window(value).unwrap().limits[0].window.clone();
+    assert_eq!(read(json!({ "rolling": { "length": "24h", "buckets": 96 } })), rolling(96));
+    assert_eq!(read(json!({ "rolling": { "length": "24h" } })), rolling(60));
     refuses(
         "window",
-        json!({ "billing": { "subject": "user", "anything": [] } }),
-        "window.billing: billing windows are not served by this version",
+        json!({ "billing": { "without_period": { "unit": "month" } } }),
+        "window.billing.without_period.unit: is not a key here; allowed: calendar, fixed, billing \
+         and rolling",
     );
-    refuses(
-        "window",
-        json!({ "rolling": { "length": "24h", "buckets": 96 } }),
-        "window.rolling: rolling windows are not served by this version",
-    );
-    let one = "window: must be lifetime, or have exactly one of calendar and fixed";
+    let one =
+        "window: must be lifetime, or have exactly one of calendar, fixed, billing and rolling";
     refuses("window", json!({}), one);
     refuses("window", json!({ "fixed": { "length": "1s" }, "calendar": { "unit": "day" } }), one);
     refuses(
         "window",
         json!("forever"),
-        "window: must be lifetime, or a map with calendar or fixed, not 'forever'",
+        "window: must be lifetime, or a map with calendar, fixed, billing or rolling, not 'forever'",
     );
     refuses(
         "window",

@@ -7,6 +7,7 @@ use super::words::{LIFETIME, MODES, UNITS, UNLIMITED, WEEKDAYS, word};
 use crate::domain::policy::{
     Bound, CalendarSpec, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec,
 };
+use crate::domain::window::DEFAULT_BUCKETS;
 
 /// The policy as it is written.
 pub fn policy(spec: &PolicySpec) -> Tree {
@@ -61,6 +62,24 @@ fn window(spec: &WindowSpec) -> Tree {
         WindowSpec::Calendar(spec) => only("calendar", calendar(spec)),
         WindowSpec::Fixed(length) => {
             only("fixed", only("length", length.to_string().as_str().into()))
+        }
+        WindowSpec::Billing { subject, without_period } => {
+            let mut map = Vec::new();
+            if let Some(dimension) = subject {
+                put(&mut map, "subject", dimension.as_str().into());
+            }
+            if let Some(spec) = without_period {
+                put(&mut map, "without_period", window(spec));
+            }
+            only("billing", Tree::Map(map))
+        }
+        WindowSpec::Rolling { length, buckets } => {
+            let mut map = Vec::new();
+            put(&mut map, "length", length.to_string().as_str().into());
+            if *buckets != DEFAULT_BUCKETS {
+                put(&mut map, "buckets", Tree::Int(*buckets));
+            }
+            only("rolling", Tree::Map(map))
         }
     }
 }

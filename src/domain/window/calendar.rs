@@ -1,86 +1,15 @@
-//! The span of time within which a limit counts.
+//! Units of the calendar of a time zone.
 //!
-//! Periods are half-open, and every instant lies in exactly one: a period is
-//! found by its boundaries, never by adding lengths to a clock reading, so
-//! days of 23 and 25 hours, days without a midnight and hours that occur twice
-//! need no rule of their own.
+//! A unit is found by its boundaries, never by adding lengths to a clock
+//! reading, so days of 23 and 25 hours, days without a midnight and hours that
+//! occur twice need no rule of their own.
 
 use jiff::civil::{Date, Weekday};
-use jiff::tz::{TimeZone, TimeZoneDatabase};
+use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _};
 
-use super::time::{Span, Time};
-
-/// The shortest window of a fixed length.
-pub const MIN_LENGTH: Span = Span::from_secs(1);
-/// The longest window of a fixed length.
-pub const MAX_LENGTH: Span = Span::from_days(3660);
-
-/// One window: the instants from `start` to just before `end`, or all of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Window {
-    /// For ever.
-    Lifetime,
-    /// Half-open.
-    Period {
-        /// The first instant.
-        start: Time,
-        /// The first instant after it.
-        end: Time,
-    },
-}
-
-impl Window {
-    /// When it ends, if it does.
-    pub fn end(&self) -> Option<Time> {
-        match *self {
-            Self::Lifetime => None,
-            Self::Period { end, .. } => Some(end),
-        }
-    }
-
-    /// When it starts, if it does.
-    pub fn start(&self) -> Option<Time> {
-        match *self {
-            Self::Lifetime => None,
-            Self::Period { start, .. } => Some(start),
-        }
-    }
-
-    /// The part of a counter's key that tells its windows apart.
-    pub fn id(&self) -> String {
-        match self {
-            Self::Lifetime => "lifetime".to_owned(),
-            Self::Period { start, .. } => start.to_string(),
-        }
-    }
-}
-
-/// How a limit's windows lie in time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WindowRule {
-    /// One window for ever.
-    Lifetime,
-    /// The calendar unit that contains now.
-    Calendar(Calendar),
-    /// Spans of this length, end to end, aligned to the Unix epoch.
-    Fixed(Span),
-}
-
-impl WindowRule {
-    /// The window that contains `now`; `None` where it would reach beyond the
-    /// years that a timestamp can carry.
-    pub fn containing(&self, now: Time) -> Option<Window> {
-        match self {
-            Self::Lifetime => Some(Window::Lifetime),
-            Self::Calendar(calendar) => calendar.containing(now),
-            Self::Fixed(length) => {
-                let start = now.as_millis() - now.as_millis().rem_euclid(length.as_millis());
-                period(start, start + length.as_millis())
-            }
-        }
-    }
-}
+use super::{Window, period};
+use crate::domain::time::Time;
 
 /// A unit of the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,19 +33,14 @@ pub struct Calendar {
     zone: TimeZone,
 }
 
-/// The zone of that IANA name, from the rules compiled into this program, so
-/// that every server agrees whatever its host has installed.
-pub fn time_zone(name: &str) -> Option<TimeZone> {
-    TimeZoneDatabase::bundled().get(name).ok()
-}
-
 impl Calendar {
     /// Units of `zone`'s calendar.
     pub fn new(unit: Unit, zone: TimeZone) -> Self {
         Self { unit, zone }
     }
 
-    fn containing(&self, now: Time) -> Option<Window> {
+    /// The unit that contains `now`.
+    pub fn containing(&self, now: Time) -> Option<Window> {
         let instant = Timestamp::from_millisecond(now.as_millis()).ok()?;
         if self.unit == Unit::Hour {
             return self.hour(instant);
@@ -187,12 +111,9 @@ impl Calendar {
     }
 }
 
-fn period(start: i64, end: i64) -> Option<Window> {
-    Some(Window::Period { start: Time::from_millis(start)?, end: Time::from_millis(end)? })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::{WindowRule, time_zone};
     use super::*;
     use proptest::prelude::*;
 
@@ -203,7 +124,7 @@ mod tests {
 
     fn window(unit: Unit, zone: &str, now: &str) -> (String, String) {
         let rule = WindowRule::Calendar(Calendar::new(unit, time_zone(zone).unwrap()));
-        let window = rule.containing(at(now)).unwrap();
+        let window = rule.containing(at(now), None).unwrap();
         (window.start().unwrap().to_string(), window.end().unwrap().to_string())
     }
 
@@ -254,13 +175,13 @@ mod tests {
             millis in 0i64..7_258_118_400_000,
         ) {
             let rule = WindowRule::Calendar(Calendar::new(unit, time_zone(zone).unwrap()));
-            let window = |millis: i64| rule.containing(Time::from_millis(millis).unwrap()).unwrap();
+            let window = |millis: i64| rule.containing(Time::from_millis(millis).unwrap(), None).unwrap();
             let found = window(millis);
             let start = found.start().unwrap().as_millis();
             let end = found.end().unwrap().as_millis();
             prop_assert!(start <= millis && millis < end, "{found:?}");
-            prop_assert_eq!(window(start), found, "the start belongs to it");
-            prop_assert_eq!(window(end - 1), found, "and so does its last instant");
+            prop_assert_eq!(&window(start), &found, "the start belongs to it");
+            prop_assert_eq!(&window(end - 1), &found, "and so does its last instant");
             prop_assert_eq!(window(end).start().unwrap().as_millis(), end, "the next one begins");
             prop_assert_eq!(window(start - 1).end().unwrap().as_millis(), start);
         }
@@ -278,8 +199,9 @@ mod tests {
                 .collect();
             for unit in [Unit::Hour, Unit::Day] {
                 let rule = WindowRule::Calendar(Calendar::new(unit, tz.clone()));
-                let window =
-                    |millis: i64| rule.containing(Time::from_millis(millis).unwrap()).unwrap();
+                let window = |millis: i64| {
+                    rule.containing(Time::from_millis(millis).unwrap(), None).unwrap()
+                };
                 for change in &changes {
                     let mut millis = change - 26 * 3_600_000;
                     while millis < change + 26 * 3_600_000 {
@@ -341,17 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn fixed_spans_are_aligned_to_the_epoch_on_both_sides_of_it() {
-        let rule = WindowRule::Fixed(Span::from_secs(60));
-        let start = |millis| rule.containing(Time::from_millis(millis).unwrap()).unwrap().start();
-        assert_eq!(start(59_999), Time::from_millis(0));
-        assert_eq!(start(60_000), Time::from_millis(60_000));
-        assert_eq!(start(-1), Time::from_millis(-60_000));
-    }
-
-    #[test]
     fn the_last_period_of_time_is_none() {
         let rule = WindowRule::Calendar(Calendar::new(Unit::Year, time_zone("UTC").unwrap()));
-        assert_eq!(rule.containing(Time::MAX), None);
+        assert_eq!(rule.containing(Time::MAX, None), None);
     }
 }
