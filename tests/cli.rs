@@ -139,20 +139,35 @@ fn the_demo_ends_as_it_must_and_shows_what_came_of_it() {
     let ran = run(&["demo", "--once", "--listen", &listen]).code(OK);
     let ran = ran.says(&format!("{listen} is taken"));
     let ran = ran.prints("3 admitted, 97 refused").prints("17 admitted, 83 refused");
-    let ran = ran.prints("refused (QUOTA_EXCEEDED): quota exceeded: limit 'posts-per-month'");
+    let ran = ran.prints("refused (QUOTA_EXCEEDED): quota exceeded: limit 'posts-per-period'");
     let ran = ran.prints("Everything is as it must be.");
     let rows: Vec<Vec<&str>> = ran
         .0
         .stdout
         .lines()
-        .skip_while(|line| !line.starts_with("STEP"))
+        .skip_while(|line| !line.starts_with("STORY"))
         .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
         .collect();
-    assert_eq!(rows[0], ["STEP", "WHY REFUSED", "CALLS", "ADMITTED", "REFUSED"]);
-    let why = "QUOTA_EXCEEDED: posts-per-month";
-    assert_eq!(rows[1], ["100 callers at once, plan free", why, "100", "3", "97"]);
-    assert_eq!(rows[2], ["a fourth post", why, "1", "0", "1"]);
-    assert_eq!(rows[3], ["100 callers at once, upgraded to basic", why, "100", "17", "83"]);
+    assert_eq!(rows[0], ["STORY", "STEP", "WHY REFUSED", "CALLS", "ADMITTED", "REFUSED"]);
+    let why = |limit: &str| format!("QUOTA_EXCEEDED: {limit}");
+    for (story, step, why, numbers) in [
+        ("blog", "100 callers at once, plan free", why("posts-per-period"), ["100", "3", "97"]),
+        ("blog", "a fourth post", why("posts-per-period"), ["1", "0", "1"]),
+        (
+            "blog",
+            "100 callers at once, upgraded to basic",
+            why("posts-per-period"),
+            ["100", "17", "83"],
+        ),
+        ("blog", "100 callers at once, a new period", why("posts-per-period"), ["100", "3", "97"]),
+        ("shop", "100 callers at once, 3 a day", why("game-daily"), ["100", "3", "97"]),
+        ("shop", "another account, same phone", why("item-per-phone"), ["1", "0", "1"]),
+        ("docs", "writer B meanwhile", why("one-writer"), ["1", "0", "1"]),
+        ("docs", "writer C", "-".to_owned(), ["1", "1", "0"]),
+    ] {
+        let row = [&[story, step, &why][..], &numbers[..]].concat();
+        assert!(rows.contains(&row), "{row:?} in {rows:?}");
+    }
 }
 
 #[test]
@@ -250,10 +265,11 @@ async fn a_policy_is_applied_shown_and_applied_again() {
     let daily = daily.to_str().expect("a path in UTF-8");
     let applied = blog.run(&["policy", "apply", "-f", daily, "--json"]).code(OK).json();
     assert_eq!(applied["revision"], "2");
-    assert_eq!(applied["restartedLimits"][0], "posts-per-month");
+    assert_eq!(applied["restartedLimits"][0], "posts-per-period");
     let first = blog.run(&["policy", "show", "--revision", "1", "--json"]).code(OK).json();
     assert_eq!(first["revision"]["revision"], "1");
-    let unit = &first["policy"]["limits"][0]["window"]["calendar"]["unit"];
+    let unit =
+        &first["policy"]["limits"][0]["window"]["billing"]["withoutPeriod"]["calendar"]["unit"];
     assert_eq!(unit, "CALENDAR_UNIT_MONTH");
 }
 
@@ -265,7 +281,7 @@ async fn a_post_is_reserved_committed_and_seen_in_the_usage() {
     assert!(reserved.0.stdout.contains("LIMIT"), "{:?}", reserved.0);
     let row = |numbers: &str| {
         let usage = blog.run(&["usage", "posts", "-d", "user=42"]).code(OK);
-        usage.prints("posts-per-month  user=42  2").ends_with_numbers(numbers);
+        usage.prints("posts-per-period  user=42  2").ends_with_numbers(numbers);
     };
     row("3 0 1 2");
     let again = blog.run(&["reserve", "posts", "-d", "user=42", "--id", "p1", "--ttl", "5m"]);
@@ -301,7 +317,8 @@ async fn a_refusal_is_explained_and_has_its_exit_code() {
     let blog = Blog::start().await;
     blog.run(&["reserve", "posts=3", "-d", "user=42", "--commit"]).code(OK);
     let refused = blog.run(&["reserve", "posts", "-d", "user=42"]).code(REFUSED).prints_nothing();
-    let refused = refused.says("refused (QUOTA_EXCEEDED): quota exceeded: limit 'posts-per-month'");
+    let refused =
+        refused.says("refused (QUOTA_EXCEEDED): quota exceeded: limit 'posts-per-period'");
     let refused = refused.says("REQUESTED").says("\ncould pass at 2");
     // It holds nothing, so its id is of no use.
     assert!(!refused.0.stderr.contains("--id"), "{:?}", refused.0);
@@ -314,7 +331,7 @@ async fn a_refusal_is_explained_and_has_its_exit_code() {
         detail["@type"].as_str().is_some_and(|name| name.ends_with("/quota.v1.Refusal"))
     });
     let limit = &refusal.expect("a refusal")["limits"][0];
-    assert_eq!((&limit["limit"], &limit["used"]), (&"posts-per-month".into(), &"3".into()));
+    assert_eq!((&limit["limit"], &limit["used"]), (&"posts-per-period".into(), &"3".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -327,7 +344,7 @@ async fn a_subject_is_changed_where_asked_and_nowhere_else() {
     set(&["--frozen"]).code(OK);
     let frozen = blog.run(&["reserve", "posts", "-d", "user=42"]);
     frozen.code(REFUSED).says("SUBJECT_FROZEN");
-    set(&["--unfrozen", "--set", "posts-per-month=50@2999-01-01T00:00:00Z"]).code(OK);
+    set(&["--unfrozen", "--set", "posts-per-period=50@2999-01-01T00:00:00Z"]).code(OK);
     let shown = blog.run(&["subject", "show", "user/42", "--json"]).code(OK).json();
     let subject = &shown["subject"];
     assert_eq!(subject["plan"], "basic");
@@ -337,10 +354,10 @@ async fn a_subject_is_changed_where_asked_and_nowhere_else() {
     assert_eq!(subject["overrides"][0]["expireTime"], "2999-01-01T00:00:00Z");
     let usage = blog.run(&["usage", "posts", "-d", "user=42", "--json"]).code(OK).json();
     assert_eq!(usage["limits"][0]["max"], "50");
-    set(&["--add", "posts-per-month=-5"]).code(OK).prints("max -5");
+    set(&["--add", "posts-per-period=-5"]).code(OK).prints("max -5");
     let usage = blog.run(&["usage", "posts", "-d", "user=42", "--json"]).code(OK).json();
     assert_eq!(usage["limits"][0]["max"], "15");
-    set(&["--unset", "posts-per-month", "--label", "team="]).code(OK);
+    set(&["--unset", "posts-per-period", "--label", "team="]).code(OK);
     let shown = blog.run(&["subject", "show", "user/42", "--json"]).code(OK).json();
     assert_eq!(shown["subject"]["overrides"], Value::Array(Vec::new()));
     assert_eq!(shown["subject"]["labels"], serde_json::json!({}));

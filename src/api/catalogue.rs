@@ -191,6 +191,7 @@ fn invalid(violations: &[Violation]) -> Draft {
 }
 
 fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -> Draft {
+    let describe = |limit: &LimitStatus| describe(limit, now);
     let texts: Vec<String> = limits.iter().map(describe).collect();
     let message = format!("quota exceeded: {}", texts.join("; "));
     let mut draft = Draft::new(ResourceExhausted, Reason::QuotaExceeded, message);
@@ -207,6 +208,9 @@ fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -
         if let Some(available) = first.available() {
             draft = draft.with("available", available);
         }
+        if let Some((start, end)) = first.window {
+            draft = draft.with("window_start", start).with("window_end", end);
+        }
     }
     if let Some(at) = retry_time {
         draft = draft.with("retry_time", at).retry(at.since(now));
@@ -215,7 +219,7 @@ fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -
 }
 
 /// One failing limit in words.
-fn describe(limit: &LimitStatus) -> String {
+fn describe(limit: &LimitStatus, now: Time) -> String {
     let mut text = format!("limit {}", quoted(&limit.counter.limit));
     if !limit.counter.key.is_empty() {
         let _ = write!(text, " for {}", quoted(&key_of(limit)));
@@ -226,7 +230,13 @@ fn describe(limit: &LimitStatus) -> String {
         (Some(at), _) => write!(text, ", could pass at {at}"),
         (None, Bound::AtMost(max)) if limit.requested > max => write!(text, ", can never fit"),
         (None, Bound::Unlimited) => write!(text, ", more than can be counted"),
-        (None, Bound::AtMost(_)) => Ok(()),
+        (None, Bound::AtMost(_)) => match limit.window {
+            // Only billing periods end without another one.
+            Some((_, end)) if end > now => {
+                write!(text, ", its period ends at {end}, and no later one is known")
+            }
+            _ => Ok(()),
+        },
     };
     text
 }

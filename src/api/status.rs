@@ -83,7 +83,11 @@ impl Draft {
 
     /// The failing limits, as many as fit, once for programs that know this
     /// contract and once for those that only know `google.rpc`.
-    pub fn refusal(mut self, limits: &[LimitStatus], describe: fn(&LimitStatus) -> String) -> Self {
+    pub fn refusal(
+        mut self,
+        limits: &[LimitStatus],
+        describe: impl Fn(&LimitStatus) -> String,
+    ) -> Self {
         let room = self.room();
         let total = i32::try_from(limits.len()).unwrap_or(i32::MAX);
         let mut detail = v1::Refusal { limits: Vec::new(), total };

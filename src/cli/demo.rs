@@ -1,8 +1,11 @@
 //! `quotad demo`: a server, many callers, and what came of it.
 
+mod blog;
 mod crowd;
+mod docs;
 mod paste;
-mod story;
+mod shop;
+mod stage;
 
 use std::env;
 use std::io;
@@ -18,12 +21,12 @@ use super::output::{Failure, Output, talk};
 use super::{exit, logging, serve};
 use crate::engine;
 use crate::server::{Server, StoreAddress};
-use story::Story;
+use stage::Stage;
 
 /// What was typed.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// End after the story instead of staying up for calls of your own.
+    /// End after the stories instead of staying up for calls of your own.
     #[arg(long)]
     once: bool,
     /// Where to listen; where that is taken, a free port of the same address.
@@ -31,7 +34,7 @@ pub(super) struct Args {
     listen: SocketAddr,
 }
 
-/// Plays the story; succeeds only if it ends as it must.
+/// Plays the stories; succeeds only if they end as they must.
 pub(super) async fn run(args: Args) -> ExitCode {
     logging::start("warn");
     let out = Output::new(false);
@@ -78,10 +81,12 @@ fn is_taken(error: &anyhow::Error) -> bool {
 }
 
 async fn play(out: Output, args: &Args, server: &mut Server) -> Result<u8, Failure> {
-    let mut story = Story::open(out, server.address).await?;
-    story.play().await?;
-    story.table()?;
-    let differs = story.differs();
+    let mut stage = Stage::open(out, server.address).await?;
+    blog::play(&mut stage).await?;
+    shop::play(&mut stage).await?;
+    docs::play(&mut stage).await?;
+    stage.table()?;
+    let differs = stage.differs();
     if !differs.is_empty() {
         talk("this is not as it must be:");
         for line in differs {

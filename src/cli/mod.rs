@@ -57,7 +57,7 @@ struct Cli {
 enum Command {
     /// Serve the contract over gRPC.
     Serve(serve::Args),
-    /// See a blog's quota at work: a server, its callers, and what they got.
+    /// See quotas at work: a blog, a shop and documents, with many callers at once.
     Demo(demo::Args),
     /// Hold units under every limit that applies, or under none.
     #[command(after_help = EXIT_CODES)]

@@ -11,8 +11,6 @@ use crate::cli::connect::Connection;
 use crate::cli::output::reason;
 use crate::proto::v1;
 
-/// The blog's namespace.
-pub(super) const BLOG: &str = "blog";
 /// How long any call may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -25,17 +23,15 @@ pub(super) struct Outcome {
     refused: BTreeMap<String, i64>,
     /// Calls that failed otherwise.
     pub failed: Vec<String>,
-    /// One of the refusals, for a reader.
-    pub example: Option<Status>,
 }
 
 impl Outcome {
-    fn add(&mut self, ended: Result<(), Status>) {
+    /// One more call has ended.
+    pub fn add(&mut self, ended: Result<(), Status>) {
         match ended {
             Ok(()) => self.admitted += 1,
             Err(status) if status.code() == Code::ResourceExhausted => {
                 *self.refused.entry(why(&status)).or_default() += 1;
-                self.example.get_or_insert(status);
             }
             Err(status) => self.failed.push(format!("{}: {}", reason(&status), status.message())),
         }
@@ -61,12 +57,12 @@ fn why(status: &Status) -> String {
     limit.map_or_else(|| reason.clone(), |limit| format!("{reason}: {limit}"))
 }
 
-/// So many callers at once, each on a connection of its own, each trying to
-/// publish one post of `user`.
-pub(super) async fn crowd(server: &str, user: &'static str, callers: u32, name: &str) -> Outcome {
+/// As many callers at once, each on a connection of its own, each committing
+/// what it gets.
+pub(super) async fn crowd(server: &str, calls: Vec<v1::ReserveRequest>) -> Outcome {
     let mut tasks = JoinSet::new();
-    for n in 1..=callers {
-        tasks.spawn(publish(server.to_owned(), user, format!("{name}-{n}")));
+    for call in calls {
+        tasks.spawn(take(server.to_owned(), call));
     }
     let mut outcome = Outcome::default();
     while let Some(ended) = tasks.join_next().await {
@@ -75,34 +71,18 @@ pub(super) async fn crowd(server: &str, user: &'static str, callers: u32, name: 
     outcome
 }
 
-/// What a backend does to publish a post.
-async fn publish(server: String, user: &str, id: String) -> Result<(), Status> {
+/// What a backend does.
+async fn take(server: String, reserve: v1::ReserveRequest) -> Result<(), Status> {
     let connection = Connection::open(&server, PATIENCE)
         .await
         .map_err(|failure| Status::unavailable(failure.to_text().unwrap_or_default()))?;
-    connection.quota().reserve(connection.call(reserve(user, &id))).await?;
-    // Here the backend creates the post.
-    connection.quota().commit(connection.call(commit(&id))).await?;
-    Ok(())
-}
-
-/// Asks for one post.
-pub(super) fn reserve(user: &str, id: &str) -> v1::ReserveRequest {
-    v1::ReserveRequest {
-        namespace: BLOG.to_owned(),
-        reservation_id: id.to_owned(),
-        items: vec![v1::Item { metric: "posts".to_owned(), ..v1::Item::default() }],
-        dimensions: [("user".to_owned(), user.to_owned())].into(),
-        ..v1::ReserveRequest::default()
-    }
-}
-
-/// Books it, with the name of the post.
-pub(super) fn commit(id: &str) -> v1::CommitRequest {
-    v1::CommitRequest {
-        namespace: BLOG.to_owned(),
-        reservation_id: id.to_owned(),
-        resources: vec![format!("post/{id}")],
+    let commit = v1::CommitRequest {
+        namespace: reserve.namespace.clone(),
+        reservation_id: reserve.reservation_id.clone(),
         ..v1::CommitRequest::default()
-    }
+    };
+    connection.quota().reserve(connection.call(reserve)).await?;
+    // Here the backend creates what it asked for.
+    connection.quota().commit(connection.call(commit)).await?;
+    Ok(())
 }
