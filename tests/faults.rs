@@ -346,7 +346,11 @@ async fn every_fault_by_itself_is_applied_once_and_answered_once() {
         let counters = memory.counters_after(None, 10).await.unwrap();
         assert_eq!(counters.len(), 3);
         for counter in counters {
-            assert_eq!((counter.used, counter.held(memory.now())), (1, 0), "{fault:?}");
+            assert_eq!(
+                (counter.used(memory.now()), counter.held(memory.now())),
+                (1, 0),
+                "{fault:?}"
+            );
         }
     }
 }

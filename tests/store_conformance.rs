@@ -71,6 +71,8 @@ macro_rules! all_but_durability {
             $store: $place, [
                 absent_records_are_answered_as_absent,
                 every_kind_of_record_reads_back_as_written,
+                counters_of_every_window_read_back_and_change,
+                subjects_with_every_billing_read_back,
                 strange_names_keep_apart,
                 a_reservation_is_made_once,
                 a_stale_version_changes_nothing,

@@ -46,6 +46,11 @@ impl LimitStatus {
         }
     }
 
+    /// Whether more is used and held than the limit allows.
+    pub fn is_over(&self) -> bool {
+        self.used.saturating_add(self.held) > self.bound.ceiling()
+    }
+
     /// max(0, max − used − held); `None` when unlimited.
     pub fn available(&self) -> Option<i64> {
         match self.bound {

@@ -117,7 +117,14 @@ async fn b28_an_observed_limit_counts_and_never_refuses(world: &mut World) {
     let shadow = limit("shadow", "units").per(&["user"]).max(1).observed();
     let real = limit("real", "units").per(&["user"]).max(3);
     let client = world.rules(Rules::of_units([shadow, real])).await;
-    client.take("a", 2).send().await.unwrap();
+    let seen = async |id: &str, amount: i64| {
+        let limits = client.take(id, amount).send().await.unwrap().limits;
+        limits.iter().map(|status| status.exceeded).collect::<Vec<_>>()
+    };
+    assert_eq!(seen("fits", 1).await, [false, false]);
+    client.release("fits").await.unwrap();
+    // Admitted all the same, and told so.
+    assert_eq!(seen("a", 2).await, [true, false]);
     client.take("b", 2).send().await.denied(&["real"]);
     let limits = client.usage("units", &[("user", "s")]).await.unwrap();
     let shadow = limits.iter().find(|status| status.limit == "shadow").unwrap();

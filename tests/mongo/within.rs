@@ -77,5 +77,5 @@ pub async fn totals(store: &SharedStore) -> (i64, i64) {
     let breaches = invariants::breaches(&counters, &reservations, store.now());
     assert!(breaches.is_empty(), "{breaches:#?}");
     assert_eq!(counters.len(), 1);
-    (counters[0].used, counters[0].held(store.now()))
+    (counters[0].used(store.now()), counters[0].held(store.now()))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quota_authority::domain::counter::{Counter, CounterId};
+use quota_authority::domain::counter::{Bucket, Counter, CounterId, Used};
 use quota_authority::domain::event::{Event, EventKind};
 use quota_authority::domain::name::{Dimensions, ReservationKey, ResourceKey};
 use quota_authority::domain::policy::{
@@ -15,7 +15,9 @@ use quota_authority::domain::reservation::{
 };
 use quota_authority::domain::subject::{Override, OverrideChange, Subject};
 use quota_authority::domain::time::{Span, Time};
-use quota_authority::domain::window::Window;
+use quota_authority::domain::window::{
+    Anchor, Billing, BillingPeriod, Interval, OnLapse, Rolling, Window,
+};
 use quota_authority::store::{Binding, Change, ChangeSet};
 
 /// Far enough ahead that no retention removes a record during a test.
@@ -37,11 +39,60 @@ pub fn counter_id(namespace: &str, key: &str) -> Arc<CounterId> {
 pub fn counter(namespace: &str, key: &str, used: i64) -> Counter {
     Counter {
         id: counter_id(namespace, key),
-        used,
+        used: Used::Total(used),
         holds: BTreeMap::from([(at(FAR), 4), (at(FAR + 16), i64::MAX / 2)]),
         as_of: at(1_700_000_000_001),
         token: 1_700_000_000_001_000,
     }
+}
+
+/// Counters in windows of every kind, each before and after a change: the
+/// bounds of the billing period are corrected by it.
+pub fn windowed(namespace: &str) -> Vec<[Counter; 2]> {
+    let billing = |end| Window::Billing { id: "a/b".into(), start: at(0), end: at(end) };
+    let rolling = Rolling::new(Span::from_days(1), 96);
+    let bucket = |units, last| Bucket { units, last: at(last) };
+    let buckets = [(at(900_000), bucket(3, 900_001)), (at(1_800_000), bucket(i64::MAX, 2_000_000))];
+    let of = |key: &str, window, used| {
+        let key = dimensions(&[("key", key)]);
+        let id = Arc::new(CounterId::new(namespace, "l", "m", 1, key, window));
+        Counter { id, used, ..counter(namespace, "x", 0) }
+    };
+    let total = Used::Total;
+    vec![
+        [of("a", Window::Lifetime, total(1)), of("a", Window::Lifetime, total(2))],
+        [of("b", billing(FAR), total(1)), of("b", billing(FAR + 1), total(2))],
+        [
+            of("c", Window::Rolling(rolling), Used::Recent(BTreeMap::new())),
+            of("c", Window::Rolling(rolling), Used::Recent(buckets.into())),
+        ],
+    ]
+}
+
+/// A subject with each kind of billing.
+pub fn billed(namespace: &str) -> Vec<Subject> {
+    let period =
+        |id: &str, start, end| BillingPeriod { id: id.to_owned(), start: at(start), end: at(end) };
+    let anchor = |interval| {
+        let time_zone = "Europe/Berlin".to_owned();
+        Billing::Anchor(Anchor { start: at(1), interval, time_zone })
+    };
+    let periods = |on_lapse| Billing::Periods {
+        periods: vec![period("", 5, FAR), period("$a.b", 1, 5)],
+        on_lapse,
+    };
+    let all = [
+        periods(OnLapse::Deny),
+        periods(OnLapse::Roll),
+        anchor(Interval::Months(3)),
+        anchor(Interval::Every(Span::from_days(30))),
+    ];
+    let billed = all.into_iter().enumerate();
+    let billed = billed.map(|(n, billing)| Subject {
+        billing: Some(billing),
+        ..subject(namespace, &format!("billed-{n}"))
+    });
+    billed.collect()
 }
 
 pub fn reservation(namespace: &str, id: &str) -> Arc<Reservation> {
@@ -122,6 +173,7 @@ pub fn subject(namespace: &str, id: &str) -> Subject {
         kind: "user.$".to_owned(),
         id: id.to_owned(),
         plan: "pro".to_owned(),
+        billing: None,
         overrides: vec![
             over(OverrideChange::Set(0), None),
             over(OverrideChange::Add(-5), Some(at(FAR))),
@@ -153,6 +205,11 @@ pub fn policy(namespace: &str, revision: i64) -> PolicyRevision {
         time_zone: "Asia/Shanghai".to_owned(),
         week_start: Some(jiff::civil::Weekday::Sunday),
     });
+    let billing = WindowSpec::Billing {
+        subject: Some("org".to_owned()),
+        without_period: Some(Box::new(WindowSpec::Fixed(Span::from_secs(60)))),
+    };
+    let rolling = WindowSpec::Rolling { length: Span::from_millis(1001), buckets: 7 };
     PolicyRevision {
         revision,
         spec: PolicySpec {
@@ -165,6 +222,8 @@ pub fn policy(namespace: &str, revision: i64) -> PolicyRevision {
             )]),
             limits: vec![
                 limit("by plan", week, MaxSpec::ByPlan(by_plan)),
+                limit("billed", billing, MaxSpec::Same(Bound::Unlimited)),
+                limit("rolls", rolling, MaxSpec::Same(Bound::AtMost(1))),
                 limit("all", WindowSpec::Lifetime, MaxSpec::Same(Bound::AtMost(i64::MAX))),
             ],
         },

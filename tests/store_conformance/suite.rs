@@ -13,8 +13,8 @@ use quota_authority::store::{Change, ChangeSet, SharedStore, Versioned, WriteErr
 
 use crate::Place;
 use crate::records::{
-    at, bind, counter, counter_id, counters, event, never_reserved, policy, put, reservation,
-    reservations, settled, subject,
+    at, billed, bind, counter, counter_id, counters, event, never_reserved, policy, put,
+    reservation, reservations, settled, subject, windowed,
 };
 
 async fn read_counter(store: &SharedStore, key: &str) -> Option<Versioned<Counter>> {
@@ -84,6 +84,32 @@ pub async fn every_kind_of_record_reads_back_as_written(place: &Place) {
     assert_eq!(store.policy_head("n").await, Ok(Some(1)));
 }
 
+pub async fn counters_of_every_window_read_back_and_change(place: &Place) {
+    let store = place.open().await;
+    for [before, after] in windowed("n") {
+        let id = Arc::clone(&before.id);
+        for (expected, version, value) in [(None, 1, before), (Some(1), 2, after)] {
+            let changes = counters(vec![put(expected, version, value.clone())]);
+            assert_eq!(store.write(&changes).await, Ok(()));
+            let keys = Keys { counters: vec![Arc::clone(&id)], ..Keys::default() };
+            let read = store.load(&keys).await.unwrap().counters.remove(&id).flatten().unwrap();
+            assert_eq!(read.value.id.window, value.id.window);
+            assert_eq!(read, Versioned { version, value });
+        }
+    }
+}
+
+pub async fn subjects_with_every_billing_read_back(place: &Place) {
+    let store = place.open().await;
+    for subject in billed("n") {
+        let subjects = vec![put(None, 1, subject.clone())];
+        let changes = ChangeSet { subjects, ..ChangeSet::default() };
+        assert_eq!(store.write(&changes).await, Ok(()));
+        let read = read_subject(&store, &subject.id).await.unwrap();
+        assert_eq!(read, Versioned { version: 1, value: subject });
+    }
+}
+
 pub async fn strange_names_keep_apart(place: &Place) {
     let store = place.open().await;
     let long = "x".repeat(256);
@@ -101,7 +127,7 @@ pub async fn strange_names_keep_apart(place: &Place) {
         assert_eq!(store.write(&changes).await, Ok(()), "{name:?}");
     }
     for (n, name) in (0..).zip(names) {
-        assert_eq!(read_counter(&store, name).await.unwrap().value.used, n, "{name:?}");
+        assert_eq!(read_counter(&store, name).await.unwrap().value.used(Time::MIN), n, "{name:?}");
         assert_eq!(read_reservation(&store, name).await.unwrap().value, reservation("n", name));
         assert_eq!(owner(&store, name).await, Some(ReservationKey::new("n", name)), "{name:?}");
         assert_eq!(read_subject(&store, name).await.unwrap().value.id, name);
@@ -225,7 +251,7 @@ pub async fn of_many_writers_from_one_version_one_wins(place: &Place) {
             }
         }
         assert_eq!(winners.len(), 1, "round {round}");
-        assert_eq!(read_counter(&store, &key).await.unwrap().value.used, winners[0]);
+        assert_eq!(read_counter(&store, &key).await.unwrap().value.used(Time::MIN), winners[0]);
     }
 }
 
@@ -240,7 +266,7 @@ pub async fn guarded_increments_lose_nothing(place: &Place) {
             let mut done = 0;
             while done < EACH {
                 let present = read_counter(&store, "x").await;
-                let used = present.as_ref().map_or(0, |present| present.value.used);
+                let used = present.as_ref().map_or(0, |present| present.value.used(Time::MIN));
                 let expected = present.map(|present| present.version);
                 let version = expected.map_or(1, |version| version + 1);
                 let change = put(expected, version, counter("n", "x", used + 1));
@@ -255,7 +281,7 @@ pub async fn guarded_increments_lose_nothing(place: &Place) {
     for writer in writers.collect::<Vec<_>>() {
         writer.await.unwrap();
     }
-    assert_eq!(read_counter(&store, "x").await.unwrap().value.used, WRITERS * EACH);
+    assert_eq!(read_counter(&store, "x").await.unwrap().value.used(Time::MIN), WRITERS * EACH);
 }
 
 pub async fn large_change_sets_are_whole(place: &Place) {
@@ -305,7 +331,7 @@ pub async fn pages_are_complete_and_in_order(place: &Place) {
         let page = store.counters_after(after.as_deref(), 7).await.unwrap();
         let Some(last) = page.last() else { break };
         after = Some(last.id.text.clone());
-        found.extend(page.into_iter().map(|counter| counter.used));
+        found.extend(page.into_iter().map(|counter| counter.used(Time::MIN)));
     }
     assert_eq!(found, (0..25).collect::<Vec<_>>());
 }
@@ -318,7 +344,7 @@ pub async fn a_read_after_a_write_sees_it(place: &Place) {
     for n in 1..=30 {
         let change = put(expected, n, counter("n", "x", n));
         store.write(&counters(vec![change])).await.unwrap();
-        assert_eq!(read_counter(&store, "x").await.unwrap().value.used, n);
+        assert_eq!(read_counter(&store, "x").await.unwrap().value.used(Time::MIN), n);
         expected = Some(n);
     }
     assert_eq!(store.ping().await, Ok(()));

@@ -110,6 +110,8 @@ fn asked(
     let mut limits = standing(state, rules, reservation, now);
     for (limit, charge) in limits.iter_mut().zip(reservation.charges.iter()) {
         limit.requested = reservation.held_by(charge);
+        // That it was admitted all the same is what an observed limit reports.
+        limit.exceeded = !limit.enforced && limit.is_over();
     }
     limits
 }

@@ -24,7 +24,7 @@ impl World {
         let found = breaches(&counters, &reservations, now);
         assert!(found.is_empty(), "{found:#?}");
         for counter in &counters {
-            assert!(counter.used >= 0 && counter.held(now) >= 0, "{counter:?}");
+            assert!(!counter.has_negative(), "{counter:?}");
         }
         for reservation in &reservations {
             has_a_trail(reservation);
