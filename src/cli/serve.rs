@@ -7,9 +7,9 @@ use clap::Args as ClapArgs;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
 
-use super::{exit, logging};
+use super::{exit, logging, parse};
 use crate::engine;
-use crate::server::{Server, Settings, StoreAddress};
+use crate::server::{Server, Settings, StoreAddress, StoreClock};
 
 /// What was typed.
 #[derive(Debug, ClapArgs)]
@@ -28,6 +28,23 @@ pub(super) struct Args {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, env = "QUOTAD_LISTEN", default_value = "127.0.0.1:50051")]
     listen: SocketAddr,
+    /// Go by a clock that stands still until tests move it, through
+    /// quota.testing.v1.TestClockService; never for production.
+    ///
+    /// It begins at INSTANT (RFC 3339), or at the present; where the store has
+    /// a test clock already, that goes on from where it stands, if this is not
+    /// earlier. A store that was used under the real clock is refused. The
+    /// variable may also say now, for the flag without an instant.
+    #[arg(
+        long,
+        env = "QUOTAD_TEST_CLOCK",
+        value_name = "INSTANT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "now",
+        value_parser = parse::test_clock
+    )]
+    test_clock: Option<StoreClock>,
     /// What to log: error, warn, info, debug, trace, or target=level pairs.
     #[arg(long, env = "QUOTAD_LOG", default_value = "info")]
     log: String,
@@ -36,8 +53,12 @@ pub(super) struct Args {
 /// Serves until told to stop.
 pub(super) async fn run(args: Args) -> ExitCode {
     logging::start(&args.log);
-    let settings =
-        Settings { listen: args.listen, store: args.store, engine: engine::Settings::default() };
+    let settings = Settings {
+        listen: args.listen,
+        store: args.store,
+        clock: args.test_clock.unwrap_or_default(),
+        engine: engine::Settings::default(),
+    };
     let mut server = match Server::start(settings).await {
         Ok(server) => server,
         Err(error) => {

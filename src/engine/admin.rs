@@ -1,8 +1,6 @@
 //! Changes of policies and subjects. Rare, so each is a write of its own,
 //! guarded like all others and tried again when another was first.
 
-use tokio::time::Instant;
-
 use super::{Engine, Error};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{Dimensions, Violation, quoted};
@@ -57,6 +55,7 @@ impl Engine {
                 |fault: Violation| Violation::new(format!("policy.{}", fault.field), fault.message);
             return Err(Refusal::InvalidFields(faults.into_iter().map(below).collect()).into());
         }
+        self.store.tick().await?;
         for _ in 0..ATTEMPTS {
             let current = self.current_policy(&spec.namespace).await?;
             let at = current.as_ref().map_or(0, |current| current.revision);
@@ -88,7 +87,7 @@ impl Engine {
                 policies: vec![revision.clone()],
                 ..ChangeSet::default()
             };
-            let asked = Instant::now();
+            let asked = self.catalog.moment();
             if self.write_once(&changes).await? {
                 self.catalog.take_up(revision, asked)?;
                 return Ok(answer);
@@ -134,10 +133,11 @@ impl Engine {
         etag: &str,
         principal: &str,
     ) -> Result<SubjectPut, Error> {
+        self.store.tick().await?;
         let key = subject.key();
         let policy = self.catalog.policy(&subject.namespace).await?;
         for _ in 0..ATTEMPTS {
-            let begun = Instant::now();
+            let begun = self.catalog.moment();
             let keys = Keys { subjects: vec![key.clone()], ..Keys::default() };
             let present = self.store.load(&keys).await?.subjects.remove(&key).flatten();
             let actual = present.as_ref().map_or_else(String::new, |p| p.version.to_string());

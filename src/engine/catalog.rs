@@ -1,9 +1,10 @@
 //! Policies and subjects as they are in force.
 //!
 //! A copy that was not confirmed for a second is read again before it is used,
-//! so a change made on any server is in force on all within that time. Copies
-//! in use are confirmed in the background, to keep the reading off the path of
-//! a call.
+//! so a change made on any server is in force on all within that time. It is a
+//! second of this process or of the store's clock, whichever is over sooner: on
+//! a test clock a second has passed when the test says so. Copies in use are
+//! confirmed in the background, to keep the reading off the path of a call.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -19,10 +20,12 @@ use crate::domain::name::SubjectKey;
 use crate::domain::policy::{Policy, PolicyRevision};
 use crate::domain::state::Keys;
 use crate::domain::subject::Subject;
+use crate::domain::time::{Span, Time};
 use crate::store::{SharedStore, StoreError, Versioned};
 
 /// How long a copy may be used without being confirmed.
 const FRESH: Duration = Duration::from_secs(1);
+const FRESH_BY_STORE: Span = Span::from_secs(1);
 /// How often copies in use are confirmed.
 const REFRESH: Duration = Duration::from_millis(400);
 /// A copy that was not used for this long is no longer confirmed.
@@ -42,21 +45,29 @@ pub(super) struct Catalog {
 /// A subject and its version; `None` where it was never put.
 type SubjectRow = Option<Versioned<Arc<Subject>>>;
 
+/// When something was, by both clocks; the process's decides what was later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment {
+    process: Instant,
+    store: Time,
+}
+
 /// Something that was read, and when.
 struct Copy<T> {
     value: T,
-    confirmed: Instant,
+    confirmed: Moment,
     used: Instant,
 }
 
 impl<T> Copy<T> {
-    fn new(value: T, confirmed: Instant) -> Self {
-        Self { value, confirmed, used: confirmed }
+    fn new(value: T, confirmed: Moment) -> Self {
+        Self { value, confirmed, used: confirmed.process }
     }
 
-    fn fresh(&mut self) -> bool {
-        self.used = Instant::now();
-        self.used.duration_since(self.confirmed) < FRESH
+    fn fresh(&mut self, now: Moment) -> bool {
+        self.used = now.process;
+        now.process.duration_since(self.confirmed.process) < FRESH
+            && now.store.since(self.confirmed.store) < FRESH_BY_STORE
     }
 }
 
@@ -66,10 +77,15 @@ impl Catalog {
         Self { store, policies: Mutex::new(policies), subjects: Mutex::new(subjects) }
     }
 
+    /// Now.
+    pub fn moment(&self) -> Moment {
+        Moment { process: Instant::now(), store: self.store.now() }
+    }
+
     /// The policy in force; `None` when the namespace has none.
     pub async fn policy(&self, namespace: &str) -> Result<Option<Arc<Policy>>, StoreError> {
         if let Some(copy) = lock(&self.policies).get_mut(namespace)
-            && copy.fresh()
+            && copy.fresh(self.moment())
         {
             return Ok(copy.value.clone());
         }
@@ -78,7 +94,7 @@ impl Catalog {
 
     /// Reads whether the policy has a newer revision, and takes it up.
     async fn confirm(&self, namespace: &str) -> Result<Option<Arc<Policy>>, StoreError> {
-        let asked = Instant::now();
+        let asked = self.moment();
         let head = self.store.policy_head(namespace).await?;
         {
             let mut policies = lock(&self.policies);
@@ -105,7 +121,7 @@ impl Catalog {
     pub fn take_up(
         &self,
         revision: PolicyRevision,
-        asked: Instant,
+        asked: Moment,
     ) -> Result<Arc<Policy>, StoreError> {
         let namespace = revision.spec.namespace.clone();
         let key = format!("{namespace}/{}", revision.revision);
@@ -127,7 +143,7 @@ impl Catalog {
     pub fn subject(&self, key: &SubjectKey) -> Option<Option<Arc<Subject>>> {
         let mut subjects = lock(&self.subjects);
         let copy = subjects.get_mut(key)?;
-        copy.fresh().then(|| in_force(copy))
+        copy.fresh(self.moment()).then(|| in_force(copy))
     }
 
     /// Subjects were read, asked for at that instant. Gives those in force:
@@ -135,7 +151,7 @@ impl Catalog {
     pub fn read(
         &self,
         subjects: HashMap<SubjectKey, Option<Versioned<Subject>>>,
-        asked: Instant,
+        asked: Moment,
     ) -> HashMap<SubjectKey, Option<Arc<Subject>>> {
         let mut copies = lock(&self.subjects);
         let mut take = |(key, row): (SubjectKey, Option<Versioned<Subject>>)| {
@@ -160,7 +176,7 @@ impl Catalog {
     }
 
     /// A subject was written, in this version, no earlier than `begun`.
-    pub fn wrote(&self, subject: Subject, version: i64, begun: Instant) {
+    pub fn wrote(&self, subject: Subject, version: i64, begun: Moment) {
         let key = subject.key();
         self.read([(key, Some(Versioned { version, value: subject }))].into(), begun);
     }
@@ -194,7 +210,7 @@ impl Catalog {
             used.take(REFRESHED_SUBJECTS).map(|(key, _)| key.clone()).collect()
         };
         if !subjects.is_empty() {
-            let asked = Instant::now();
+            let asked = self.moment();
             let loaded = self.store.load(&Keys { subjects, ..Keys::default() }).await?;
             self.read(loaded.subjects, asked);
         }

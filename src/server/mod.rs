@@ -2,6 +2,7 @@
 
 mod health;
 mod open;
+mod reflection;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use tonic::codec::CompressionEncoding::Gzip;
 use tonic::transport::server::TcpIncoming;
 use tracing::{error, info, warn};
 
+pub use crate::store::test_clock::StoreClock;
 pub use open::StoreAddress;
 
-use crate::api::{PolicyApi, QuotaApi};
+use crate::api::{PolicyApi, QuotaApi, TestClockApi};
 use crate::engine::{Engine, Settings as EngineSettings};
-use crate::proto::FILE_DESCRIPTOR_SET;
+use crate::proto::testing::v1::test_clock_service_server::TestClockServiceServer;
 use crate::proto::v1::policy_service_server::PolicyServiceServer;
 use crate::proto::v1::quota_service_server::QuotaServiceServer;
 use crate::store::SharedStore;
@@ -37,6 +39,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Where records live.
     pub store: StoreAddress,
+    /// By which clock.
+    pub clock: StoreClock,
     /// Bounds of the engine.
     pub engine: EngineSettings,
 }
@@ -56,7 +60,7 @@ impl Server {
     ///
     /// The store cannot be opened, or the address not be listened on.
     pub async fn start(settings: Settings) -> Result<Self> {
-        let store = settings.store.open().await?;
+        let store = settings.store.open(settings.clock).await?;
         Self::over(store, settings.listen, settings.engine).await
     }
 
@@ -107,7 +111,15 @@ async fn serve(
     stopped: oneshot::Receiver<()>,
 ) -> Result<()> {
     let (engine, mut batches) = Engine::start(Arc::clone(&store), settings);
-    let (health, reporter) = health::watch(Arc::clone(&engine)).await;
+    let test_clock = store.test_clock();
+    let (health, reporter) = health::watch(Arc::clone(&engine), test_clock.is_some()).await;
+    if test_clock.is_some() {
+        warn!(
+            time = %store.now(),
+            "a test clock is in use: time stands still until quota.testing.v1.TestClockService \
+             moves it; this is no server for production"
+        );
+    }
     let quota = QuotaServiceServer::new(QuotaApi::new(Arc::clone(&engine)));
     let policy = PolicyServiceServer::new(PolicyApi::new(Arc::clone(&engine)));
     let (drain, draining) = oneshot::channel::<()>();
@@ -115,8 +127,9 @@ async fn serve(
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
         .add_service(health)
-        .add_service(reflection_v1()?)
-        .add_service(reflection_v1alpha()?)
+        .add_service(reflection::v1(test_clock.is_some())?)
+        .add_service(reflection::v1alpha(test_clock.is_some())?)
+        .add_optional_service(test_clock.map(TestClockApi::new).map(TestClockServiceServer::new))
         .add_service(quota.accept_compressed(Gzip).send_compressed(Gzip))
         .add_service(policy.accept_compressed(Gzip).send_compressed(Gzip));
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -151,28 +164,4 @@ async fn serve(
     store.close().await;
     info!("drained");
     Ok(())
-}
-
-fn reflection() -> tonic_reflection::server::Builder<'static> {
-    tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        // With these grpcurl prints error details instead of base64.
-        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
-}
-
-fn reflection_v1() -> Result<
-    tonic_reflection::server::v1::ServerReflectionServer<
-        impl tonic_reflection::server::v1::ServerReflection,
-    >,
-> {
-    reflection().build_v1().context("the descriptors are damaged")
-}
-
-fn reflection_v1alpha() -> Result<
-    tonic_reflection::server::v1alpha::ServerReflectionServer<
-        impl tonic_reflection::server::v1alpha::ServerReflection,
-    >,
-> {
-    reflection().build_v1alpha().context("the descriptors are damaged")
 }

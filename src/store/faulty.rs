@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{ChangeSet, Loaded, SharedStore, Store, StoreError, WriteError};
+use super::{ChangeSet, Loaded, Retention, SharedStore, Store, StoreError, TestClock, WriteError};
 use crate::domain::counter::Counter;
 use crate::domain::policy::PolicyRevision;
 use crate::domain::reservation::Reservation;
@@ -115,6 +115,15 @@ impl Store for FaultyStore {
         self.inner.now()
     }
 
+    async fn tick(&self) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.tick().await
+    }
+
+    fn test_clock(&self) -> Option<Arc<TestClock>> {
+        self.inner.test_clock()
+    }
+
     async fn load(&self, keys: &Keys) -> Result<Loaded, StoreError> {
         self.up()?;
         self.inner.load(keys).await
@@ -179,6 +188,20 @@ impl Store for FaultyStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.inner.counters_after(key, limit).await
+    }
+
+    async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        self.up()?;
+        self.inner.value(name).await
+    }
+
+    async fn swap(&self, name: &str, expected: Option<i64>, new: i64) -> Result<bool, StoreError> {
+        self.up()?;
+        self.inner.swap(name, expected, new).await
+    }
+
+    async fn retain(&self, retention: Retention) -> Result<(), StoreError> {
+        self.inner.retain(retention).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
