@@ -8,6 +8,7 @@
 mod changes;
 pub mod clock;
 pub mod document;
+mod feed;
 
 pub mod embedded;
 pub mod faulty;
@@ -16,6 +17,7 @@ pub mod mongo;
 pub mod test_clock;
 
 pub use changes::{Binding, Change, ChangeSet, Loaded, StoreError, Versioned, WriteError};
+pub use feed::{Changed, Feed};
 pub use test_clock::TestClock;
 
 use std::sync::Arc;
@@ -126,6 +128,12 @@ pub trait Store: Send + Sync + 'static {
         key: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError>;
+
+    /// Follows the changes of policies and subjects, whoever makes them. Silent
+    /// where only this process writes.
+    fn changes(&self) -> Feed {
+        feed::silent()
+    }
 
     /// A value of 64 bits by its name, kept apart from all records; `None`
     /// when it was never set. The name `schema` is the store's own.

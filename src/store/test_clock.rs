@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 use tracing::warn;
 
-use super::{ChangeSet, Loaded, Retention, SharedStore, Store, StoreError, WriteError};
+use super::{ChangeSet, Feed, Loaded, Retention, SharedStore, Store, StoreError, WriteError};
 use crate::domain::counter::Counter;
 use crate::domain::policy::PolicyRevision;
 use crate::domain::reservation::Reservation;
@@ -264,6 +264,10 @@ impl Store for UnderTestClock {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.store.counters_after(key, limit).await
+    }
+
+    fn changes(&self) -> Feed {
+        self.store.changes()
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

@@ -9,6 +9,7 @@
 mod clock;
 mod error;
 mod failpoint;
+mod feed;
 mod load;
 mod schema;
 mod sessions;
@@ -26,7 +27,7 @@ use mongodb::options::{
 use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
-use super::{ChangeSet, Loaded, Retention, Store, StoreError, WriteError};
+use super::{ChangeSet, Feed, Loaded, Retention, Store, StoreError, WriteError};
 use crate::domain::counter::Counter;
 use crate::domain::policy::PolicyRevision;
 use crate::domain::reservation::Reservation;
@@ -173,6 +174,10 @@ impl Store for MongoStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         load::counters_after(&self.collections, key, limit).await
+    }
+
+    fn changes(&self) -> Feed {
+        feed::follow(self.collections.database.clone())
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

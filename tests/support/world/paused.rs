@@ -11,7 +11,7 @@ use quota_authority::domain::reservation::Reservation;
 use quota_authority::domain::state::Keys;
 use quota_authority::domain::time::Time;
 use quota_authority::store::{
-    ChangeSet, Loaded, Retention, SharedStore, Store, StoreError, TestClock, WriteError,
+    ChangeSet, Feed, Loaded, Retention, SharedStore, Store, StoreError, TestClock, WriteError,
 };
 use tokio::sync::Notify;
 
@@ -102,6 +102,10 @@ impl Store for PausedStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.inner.counters_after(key, limit).await
+    }
+
+    fn changes(&self) -> Feed {
+        self.inner.changes()
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
