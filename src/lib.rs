@@ -53,6 +53,7 @@
 //! | an error's name or text | `api/catalogue.rs` |
 //! | how batches form | `engine/queue.rs`, `engine/batch.rs` |
 //! | how records are written down | `store/document/` |
+//! | how policy files come into force | `server/policy_files.rs` |
 //! | what MongoDB is asked | `store/mongo/` |
 //! | which clock decides, and the test clock | `store/test_clock.rs` |
 

@@ -49,6 +49,31 @@ impl Engine {
         validate_only: bool,
         principal: &str,
     ) -> Result<PolicyApplied, Error> {
+        self.apply(spec, expected, validate_only, principal, false).await
+    }
+
+    /// The same for what a policy file of this server says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], as for [`Engine::apply_policy`].
+    pub async fn apply_policy_of_file(
+        &self,
+        spec: PolicySpec,
+        expected: i64,
+        principal: &str,
+    ) -> Result<PolicyApplied, Error> {
+        self.apply(spec, expected, false, principal, true).await
+    }
+
+    async fn apply(
+        &self,
+        spec: PolicySpec,
+        expected: i64,
+        validate_only: bool,
+        principal: &str,
+        from_file: bool,
+    ) -> Result<PolicyApplied, Error> {
         let faults = check::faults(&spec);
         if !faults.is_empty() {
             let below =
@@ -76,7 +101,9 @@ impl Engine {
                 Applied::Unchanged => {
                     return Ok(PolicyApplied { revision: at, changed: false, restarted: vec![] });
                 }
-                Applied::Changed { revision, restarted } => (*revision, restarted),
+                Applied::Changed { revision, restarted } => {
+                    (PolicyRevision { from_file, ..*revision }, restarted)
+                }
             };
             let answer = PolicyApplied { revision: revision.revision, changed: true, restarted };
             if validate_only {

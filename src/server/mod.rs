@@ -2,6 +2,7 @@
 
 mod health;
 mod open;
+mod policy_files;
 mod reflection;
 
 use std::net::SocketAddr;
@@ -11,13 +12,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tonic::codec::CompressionEncoding::Gzip;
 use tonic::transport::server::TcpIncoming;
 use tracing::{error, info, warn};
 
 pub use crate::store::test_clock::StoreClock;
 pub use open::StoreAddress;
+pub use policy_files::PolicyFiles;
 
 use crate::api::{PolicyApi, QuotaApi, TestClockApi};
 use crate::engine::{Engine, Settings as EngineSettings};
@@ -41,6 +43,8 @@ pub struct Settings {
     pub store: StoreAddress,
     /// By which clock.
     pub clock: StoreClock,
+    /// Files whose policies are put in force, at the start and when they change.
+    pub policies: PolicyFiles,
     /// Bounds of the engine.
     pub engine: EngineSettings,
 }
@@ -54,14 +58,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store and starts to serve.
+    /// Opens the store, puts the policies of files in force, and starts to
+    /// serve.
     ///
     /// # Errors
     ///
-    /// The store cannot be opened, or the address not be listened on.
+    /// The store cannot be opened, a policy not be applied, or the address not
+    /// be listened on.
     pub async fn start(settings: Settings) -> Result<Self> {
-        let store = settings.store.open(settings.clock).await?;
-        Self::over(store, settings.listen, settings.engine).await
+        let Settings { listen, store, clock, policies, engine } = settings;
+        let store = store.open(clock).await?;
+        let started = Self::begin(Arc::clone(&store), listen, policies, engine).await;
+        if started.is_err() {
+            store.close().await;
+        }
+        started
     }
 
     /// Starts to serve over a store that is open already.
@@ -74,13 +85,32 @@ impl Server {
         listen: SocketAddr,
         settings: EngineSettings,
     ) -> Result<Self> {
+        Self::begin(store, listen, PolicyFiles::default(), settings).await
+    }
+
+    async fn begin(
+        store: SharedStore,
+        listen: SocketAddr,
+        mut policies: PolicyFiles,
+        settings: EngineSettings,
+    ) -> Result<Self> {
+        let (engine, batches) = Engine::start(Arc::clone(&store), settings);
+        // Whoever can call finds the policies in force.
+        policies.apply(&engine).await?;
         let listener = TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
         let address = listener.local_addr()?;
+        if store.test_clock().is_some() {
+            warn!(
+                time = %store.now(),
+                "a test clock is in use: time stands still until quota.testing.v1.TestClockService \
+                 moves it; this is no server for production"
+            );
+        }
         let (stop, stopped) = oneshot::channel();
         let store_name = store.name();
-        let serving = serve(store, settings, listener, stopped);
-        let done = tokio::spawn(serving);
+        let work = Work { store, engine, batches, policies };
+        let done = tokio::spawn(serve(work, listener, stopped));
         info!(%address, store = store_name, "listening");
         Ok(Self { address, stop: Some(stop), done })
     }
@@ -104,24 +134,23 @@ impl Server {
     }
 }
 
-async fn serve(
+/// What a server works with.
+struct Work {
     store: SharedStore,
-    settings: EngineSettings,
-    listener: TcpListener,
-    stopped: oneshot::Receiver<()>,
-) -> Result<()> {
-    let (engine, mut batches) = Engine::start(Arc::clone(&store), settings);
+    engine: Arc<Engine>,
+    batches: JoinHandle<()>,
+    policies: PolicyFiles,
+}
+
+async fn serve(work: Work, listener: TcpListener, stopped: oneshot::Receiver<()>) -> Result<()> {
+    let Work { store, engine, mut batches, policies } = work;
     let test_clock = store.test_clock();
     let (health, reporter) = health::watch(Arc::clone(&engine), test_clock.is_some()).await;
-    if test_clock.is_some() {
-        warn!(
-            time = %store.now(),
-            "a test clock is in use: time stands still until quota.testing.v1.TestClockService \
-             moves it; this is no server for production"
-        );
-    }
     let quota = QuotaServiceServer::new(QuotaApi::new(Arc::clone(&engine)));
     let policy = PolicyServiceServer::new(PolicyApi::new(Arc::clone(&engine)));
+    // It ends when this is dropped, however the server ends.
+    let mut watching = JoinSet::new();
+    watching.spawn(policies.watch(Arc::clone(&engine)));
     let (drain, draining) = oneshot::channel::<()>();
     let router = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE.0))
@@ -149,6 +178,7 @@ async fn serve(
         }
     }
     info!("draining");
+    drop(watching);
     reporter.not_serving().await;
     let _ = drain.send(());
     let farewell = tokio::spawn(reporter.end_watches());
