@@ -53,7 +53,9 @@
 //! | an error's name or text | `api/catalogue.rs` |
 //! | how batches form | `engine/queue.rs`, `engine/batch.rs` |
 //! | how records are written down | `store/document/` |
+//! | how policy files come into force | `server/policy_files.rs` |
 //! | what MongoDB is asked | `store/mongo/` |
+//! | which clock decides, and the test clock | `store/test_clock.rs` |
 
 // The map above and those of the modules lead into private parts too; the
 // documentation is built with them.

@@ -5,6 +5,8 @@ mod support;
 
 #[path = "cluster/calls.rs"]
 mod calls;
+#[path = "cluster/feed.rs"]
+mod feed;
 #[path = "cluster/kills.rs"]
 mod kills;
 #[path = "cluster/last_slot.rs"]

@@ -5,6 +5,8 @@ mod support;
 
 #[path = "mongo/deployment.rs"]
 mod deployment;
+#[path = "mongo/feed.rs"]
+mod feed;
 #[path = "mongo/outage.rs"]
 mod outage;
 #[path = "mongo/round_trips.rs"]

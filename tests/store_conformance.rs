@@ -85,6 +85,8 @@ macro_rules! all_but_durability {
                 large_change_sets_are_whole,
                 pages_are_complete_and_in_order,
                 a_read_after_a_write_sees_it,
+                a_value_is_swapped_only_for_the_one_expected,
+                of_many_swaps_from_one_value_one_wins,
             ];
         )+}
     };

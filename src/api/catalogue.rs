@@ -44,6 +44,15 @@ pub(super) fn failed(error: Error) -> Status {
     draft.build()
 }
 
+/// The same for a move of the test clock, which has no id to send again.
+pub(super) fn clock_failed(error: Error) -> Status {
+    if error != Error::OutcomeUnknown {
+        return failed(error);
+    }
+    let message = "it is unknown whether the clock was moved; Get tells where it stands";
+    Draft::new(Unavailable, Reason::OutcomeUnknown, message).retry(STORE_RETRY).build()
+}
+
 /// The status of a refusal.
 pub(super) fn refused(refusal: Refusal) -> Status {
     draft(refusal).build()

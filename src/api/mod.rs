@@ -12,11 +12,13 @@ mod policy;
 pub mod policy_file;
 mod quota;
 mod status;
+mod test_clock;
 
 pub use convert::times;
 pub use policy::PolicyApi;
 pub use quota::QuotaApi;
 pub use status::{DOMAIN, Reason};
+pub use test_clock::TestClockApi;
 
 /// Who calls, where nobody is asked to say.
 const ANONYMOUS: &str = "anonymous";

@@ -19,7 +19,7 @@ use crate::api::policy_file;
 use crate::domain::policy::PolicySpec;
 use crate::engine;
 use crate::proto::v1;
-use crate::server::{Server, Settings, StoreAddress};
+use crate::server::{PolicyFiles, Server, Settings, StoreAddress, StoreClock};
 use baseline::Retry;
 use load::{Tally, measure};
 use report::Report;
@@ -133,7 +133,13 @@ pub(super) async fn run(args: Args) -> Result<u8, Failure> {
 
 async fn serve(store: StoreAddress) -> Result<Server, Failure> {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let settings = Settings { listen, store, engine: engine::Settings::default() };
+    let settings = Settings {
+        listen,
+        store,
+        clock: StoreClock::Own,
+        policies: PolicyFiles::default(),
+        engine: engine::Settings::default(),
+    };
     Server::start(settings).await.map_err(Failure::Other)
 }
 

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use super::output::{Failure, Output, talk};
 use super::{exit, logging, serve};
 use crate::engine;
-use crate::server::{Server, StoreAddress};
+use crate::server::{Server, StoreAddress, StoreClock};
 use stage::Stage;
 
 /// What was typed.
@@ -61,7 +61,7 @@ pub(super) async fn run(args: Args) -> ExitCode {
 async fn start(listen: SocketAddr) -> anyhow::Result<(Server, TempDir)> {
     let folder = tempfile::Builder::new().prefix("quotad-demo-").tempdir();
     let folder = folder.context("cannot make a temporary folder")?;
-    let store = StoreAddress::Embedded(folder.path().join("data")).open().await?;
+    let store = StoreAddress::Embedded(folder.path().join("data")).open(StoreClock::Own).await?;
     let settings = engine::Settings::default;
     let server = match Server::over(Arc::clone(&store), listen, settings()).await {
         Err(error) if is_taken(&error) => {

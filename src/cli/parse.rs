@@ -12,6 +12,7 @@ use crate::domain::name::quoted;
 use crate::domain::time::{Span, Time};
 use crate::proto::v1;
 use crate::proto::v1::r#override::Change;
+use crate::server::StoreClock;
 use crate::store::document::policy::parse_length;
 
 /// `KEY=VALUE`, where the value may hold anything.
@@ -95,6 +96,18 @@ pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     Time::from_millis(instant.as_millisecond()).map(times::timestamp).ok_or_else(malformed)
 }
 
+/// `now`, or the instant at which a test clock begins.
+pub(super) fn test_clock(text: &str) -> Result<StoreClock, String> {
+    if text == "now" {
+        return Ok(StoreClock::Test(None));
+    }
+    let malformed =
+        || format!("must be now or an instant such as 2026-08-15T00:00:00Z, not {}", quoted(text));
+    let instant: jiff::Timestamp = text.parse().map_err(|_| malformed())?;
+    let time = Time::from_millis(instant.as_millisecond()).ok_or_else(malformed)?;
+    Ok(StoreClock::Test(Some(time)))
+}
+
 /// `KIND/ID`; an id may hold further slashes.
 pub(super) fn subject(text: &str) -> Result<(String, String), String> {
     match text.split_once('/') {
@@ -161,6 +174,16 @@ mod tests {
         assert_eq!((less.change, less.expire_time), (Some(Change::Add(-5)), None));
         for bad in ["", "posts", "=5", "posts=", "posts=5@", "posts=5@tomorrow"] {
             assert!(set(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_test_clock_begins_now_or_at_an_instant() {
+        assert_eq!(test_clock("now"), Ok(StoreClock::Test(None)));
+        let at = Time::from_millis(1_709_164_800_000);
+        assert_eq!(test_clock("2024-02-29T01:00:00+01:00"), Ok(StoreClock::Test(at)));
+        for bad in ["", "true", "2024-02-30T00:00:00Z", "2024-02-29"] {
+            assert!(test_clock(bad).is_err(), "{bad:?}");
         }
     }
 

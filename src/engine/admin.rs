@@ -1,8 +1,6 @@
 //! Changes of policies and subjects. Rare, so each is a write of its own,
 //! guarded like all others and tried again when another was first.
 
-use tokio::time::Instant;
-
 use super::{Engine, Error};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{Dimensions, Violation, quoted};
@@ -51,12 +49,38 @@ impl Engine {
         validate_only: bool,
         principal: &str,
     ) -> Result<PolicyApplied, Error> {
+        self.apply(spec, expected, validate_only, principal, false).await
+    }
+
+    /// The same for what a policy file of this server says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], as for [`Engine::apply_policy`].
+    pub async fn apply_policy_of_file(
+        &self,
+        spec: PolicySpec,
+        expected: i64,
+        principal: &str,
+    ) -> Result<PolicyApplied, Error> {
+        self.apply(spec, expected, false, principal, true).await
+    }
+
+    async fn apply(
+        &self,
+        spec: PolicySpec,
+        expected: i64,
+        validate_only: bool,
+        principal: &str,
+        from_file: bool,
+    ) -> Result<PolicyApplied, Error> {
         let faults = check::faults(&spec);
         if !faults.is_empty() {
             let below =
                 |fault: Violation| Violation::new(format!("policy.{}", fault.field), fault.message);
             return Err(Refusal::InvalidFields(faults.into_iter().map(below).collect()).into());
         }
+        self.store.tick().await?;
         for _ in 0..ATTEMPTS {
             let current = self.current_policy(&spec.namespace).await?;
             let at = current.as_ref().map_or(0, |current| current.revision);
@@ -77,7 +101,9 @@ impl Engine {
                 Applied::Unchanged => {
                     return Ok(PolicyApplied { revision: at, changed: false, restarted: vec![] });
                 }
-                Applied::Changed { revision, restarted } => (*revision, restarted),
+                Applied::Changed { revision, restarted } => {
+                    (PolicyRevision { from_file, ..*revision }, restarted)
+                }
             };
             let answer = PolicyApplied { revision: revision.revision, changed: true, restarted };
             if validate_only {
@@ -88,7 +114,7 @@ impl Engine {
                 policies: vec![revision.clone()],
                 ..ChangeSet::default()
             };
-            let asked = Instant::now();
+            let asked = self.catalog.moment();
             if self.write_once(&changes).await? {
                 self.catalog.take_up(revision, asked)?;
                 return Ok(answer);
@@ -134,10 +160,11 @@ impl Engine {
         etag: &str,
         principal: &str,
     ) -> Result<SubjectPut, Error> {
+        self.store.tick().await?;
         let key = subject.key();
         let policy = self.catalog.policy(&subject.namespace).await?;
         for _ in 0..ATTEMPTS {
-            let begun = Instant::now();
+            let begun = self.catalog.moment();
             let keys = Keys { subjects: vec![key.clone()], ..Keys::default() };
             let present = self.store.load(&keys).await?.subjects.remove(&key).flatten();
             let actual = present.as_ref().map_or_else(String::new, |p| p.version.to_string());

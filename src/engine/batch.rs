@@ -165,6 +165,7 @@ impl Batcher {
     ) -> Result<Option<Decided>, StoreError> {
         let careful = afresh || self.wary > 0;
         let valid_until = Instant::now() + (self.last_write * 3).clamp(VALID, VALID_AT_MOST);
+        self.store.tick().await?;
         let policies = policies(&self.catalog, batch).await?;
         let cache = (!afresh).then_some(&self.cache);
         let mut working = Working::new(&self.catalog, cache, careful);

@@ -1,15 +1,18 @@
 //! Policies and subjects as they are in force.
 //!
 //! A copy that was not confirmed for a second is read again before it is used,
-//! so a change made on any server is in force on all within that time. Copies
-//! in use are confirmed in the background, to keep the reading off the path of
-//! a call.
+//! so a change made on any server is in force on all within that time. It is a
+//! second of this process or of the store's clock, whichever is over sooner: on
+//! a test clock a second has passed when the test says so. Copies in use are
+//! confirmed in the background, to keep the reading off the path of a call, and
+//! at once where the store tells that somebody has changed them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use lru::LruCache;
 use tokio::time::Instant;
@@ -19,10 +22,12 @@ use crate::domain::name::SubjectKey;
 use crate::domain::policy::{Policy, PolicyRevision};
 use crate::domain::state::Keys;
 use crate::domain::subject::Subject;
-use crate::store::{SharedStore, StoreError, Versioned};
+use crate::domain::time::{Span, Time};
+use crate::store::{Changed, SharedStore, StoreError, Versioned};
 
 /// How long a copy may be used without being confirmed.
 const FRESH: Duration = Duration::from_secs(1);
+const FRESH_BY_STORE: Span = Span::from_secs(1);
 /// How often copies in use are confirmed.
 const REFRESH: Duration = Duration::from_millis(400);
 /// A copy that was not used for this long is no longer confirmed.
@@ -42,21 +47,29 @@ pub(super) struct Catalog {
 /// A subject and its version; `None` where it was never put.
 type SubjectRow = Option<Versioned<Arc<Subject>>>;
 
+/// When something was, by both clocks; the process's decides what was later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment {
+    process: Instant,
+    store: Time,
+}
+
 /// Something that was read, and when.
 struct Copy<T> {
     value: T,
-    confirmed: Instant,
+    confirmed: Moment,
     used: Instant,
 }
 
 impl<T> Copy<T> {
-    fn new(value: T, confirmed: Instant) -> Self {
-        Self { value, confirmed, used: confirmed }
+    fn new(value: T, confirmed: Moment) -> Self {
+        Self { value, confirmed, used: confirmed.process }
     }
 
-    fn fresh(&mut self) -> bool {
-        self.used = Instant::now();
-        self.used.duration_since(self.confirmed) < FRESH
+    fn fresh(&mut self, now: Moment) -> bool {
+        self.used = now.process;
+        now.process.duration_since(self.confirmed.process) < FRESH
+            && now.store.since(self.confirmed.store) < FRESH_BY_STORE
     }
 }
 
@@ -66,10 +79,15 @@ impl Catalog {
         Self { store, policies: Mutex::new(policies), subjects: Mutex::new(subjects) }
     }
 
+    /// Now.
+    pub fn moment(&self) -> Moment {
+        Moment { process: Instant::now(), store: self.store.now() }
+    }
+
     /// The policy in force; `None` when the namespace has none.
     pub async fn policy(&self, namespace: &str) -> Result<Option<Arc<Policy>>, StoreError> {
         if let Some(copy) = lock(&self.policies).get_mut(namespace)
-            && copy.fresh()
+            && copy.fresh(self.moment())
         {
             return Ok(copy.value.clone());
         }
@@ -78,7 +96,7 @@ impl Catalog {
 
     /// Reads whether the policy has a newer revision, and takes it up.
     async fn confirm(&self, namespace: &str) -> Result<Option<Arc<Policy>>, StoreError> {
-        let asked = Instant::now();
+        let asked = self.moment();
         let head = self.store.policy_head(namespace).await?;
         {
             let mut policies = lock(&self.policies);
@@ -105,7 +123,7 @@ impl Catalog {
     pub fn take_up(
         &self,
         revision: PolicyRevision,
-        asked: Instant,
+        asked: Moment,
     ) -> Result<Arc<Policy>, StoreError> {
         let namespace = revision.spec.namespace.clone();
         let key = format!("{namespace}/{}", revision.revision);
@@ -127,7 +145,7 @@ impl Catalog {
     pub fn subject(&self, key: &SubjectKey) -> Option<Option<Arc<Subject>>> {
         let mut subjects = lock(&self.subjects);
         let copy = subjects.get_mut(key)?;
-        copy.fresh().then(|| in_force(copy))
+        copy.fresh(self.moment()).then(|| in_force(copy))
     }
 
     /// Subjects were read, asked for at that instant. Gives those in force:
@@ -135,7 +153,7 @@ impl Catalog {
     pub fn read(
         &self,
         subjects: HashMap<SubjectKey, Option<Versioned<Subject>>>,
-        asked: Instant,
+        asked: Moment,
     ) -> HashMap<SubjectKey, Option<Arc<Subject>>> {
         let mut copies = lock(&self.subjects);
         let mut take = |(key, row): (SubjectKey, Option<Versioned<Subject>>)| {
@@ -160,7 +178,7 @@ impl Catalog {
     }
 
     /// A subject was written, in this version, no earlier than `begun`.
-    pub fn wrote(&self, subject: Subject, version: i64, begun: Instant) {
+    pub fn wrote(&self, subject: Subject, version: i64, begun: Moment) {
         let key = subject.key();
         self.read([(key, Some(Versioned { version, value: subject }))].into(), begun);
     }
@@ -169,13 +187,32 @@ impl Catalog {
     pub async fn refresh_forever(self: Arc<Self>) {
         loop {
             tokio::time::sleep(REFRESH).await;
-            if let Err(error) = self.refresh().await {
-                match error {
-                    StoreError::Unavailable(_) => debug!(%error, "copies could not be confirmed"),
-                    StoreError::Damaged { .. } => error!(%error, "a policy or subject is damaged"),
-                }
+            log(self.refresh().await);
+        }
+    }
+
+    /// Confirms copies of what was changed, for ever. What is told and not seen
+    /// here would be found a little later by [`refresh`](Self::refresh).
+    pub async fn follow_changes(self: Arc<Self>) {
+        let mut changes = self.store.changes().ready_chunks(REFRESHED_SUBJECTS);
+        while let Some(changed) = changes.next().await {
+            log(self.look_again(changed).await);
+        }
+    }
+
+    async fn look_again(&self, changed: Vec<Changed>) -> Result<(), StoreError> {
+        let changed: HashSet<Changed> = changed.into_iter().collect();
+        let (mut namespaces, mut subjects) = (Vec::new(), Vec::new());
+        for changed in changed {
+            match changed {
+                Changed::Policy(namespace) => namespaces.push(namespace),
+                Changed::Subject(key) => subjects.push(key),
             }
         }
+        // Nobody here has asked for the others yet.
+        namespaces.retain(|namespace| lock(&self.policies).contains(namespace));
+        subjects.retain(|key| lock(&self.subjects).contains(key));
+        self.look_up(&namespaces, subjects).await
     }
 
     async fn refresh(&self) -> Result<(), StoreError> {
@@ -185,20 +222,37 @@ impl Catalog {
             let used = policies.iter().take_while(|(_, copy)| in_use(copy.used));
             used.map(|(namespace, _)| namespace.clone()).collect()
         };
-        // One that fails must not keep the others from being confirmed.
-        let confirmed = namespaces.iter().map(|namespace| self.confirm(namespace));
-        let confirmed = join_all(confirmed).await;
         let subjects: Vec<SubjectKey> = {
             let subjects = lock(&self.subjects);
             let used = subjects.iter().take_while(|(_, copy)| in_use(copy.used));
             used.take(REFRESHED_SUBJECTS).map(|(key, _)| key.clone()).collect()
         };
+        self.look_up(&namespaces, subjects).await
+    }
+
+    /// Confirms these copies by what the store says now.
+    async fn look_up(
+        &self,
+        namespaces: &[String],
+        subjects: Vec<SubjectKey>,
+    ) -> Result<(), StoreError> {
+        // One that fails must not keep the others from being confirmed.
+        let confirmed = namespaces.iter().map(|namespace| self.confirm(namespace));
+        let confirmed = join_all(confirmed).await;
         if !subjects.is_empty() {
-            let asked = Instant::now();
+            let asked = self.moment();
             let loaded = self.store.load(&Keys { subjects, ..Keys::default() }).await?;
             self.read(loaded.subjects, asked);
         }
         confirmed.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+}
+
+fn log(confirmed: Result<(), StoreError>) {
+    match confirmed {
+        Ok(()) => {}
+        Err(error @ StoreError::Unavailable(_)) => debug!(%error, "copies could not be confirmed"),
+        Err(error @ StoreError::Damaged { .. }) => error!(%error, "a policy or subject is damaged"),
     }
 }
 
@@ -208,4 +262,120 @@ fn in_force(copy: &Copy<SubjectRow>) -> Option<Arc<Subject>> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::policy::{
+        Applied, Bound, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec,
+    };
+    use crate::store::clock::{Clock, ManualClock};
+    use crate::store::faulty::FaultyStore;
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Change, ChangeSet};
+
+    /// A store that others write to as well, with a clock to move.
+    fn shared() -> (Arc<FaultyStore>, Arc<Catalog>, ManualClock) {
+        let clock = ManualClock::at(Time::default());
+        let store =
+            FaultyStore::new(Arc::new(MemoryStore::new(Clock::Manual(clock.clone()))), 0, 0);
+        let catalog = Arc::new(Catalog::new(Arc::<FaultyStore>::clone(&store)));
+        (store, catalog, clock)
+    }
+
+    /// Somebody else raises the limit.
+    async fn apply_elsewhere(store: &SharedStore, current: Option<&PolicyRevision>) {
+        let limit = LimitSpec {
+            name: "l".to_owned(),
+            metric: "m".to_owned(),
+            conditions: [].into(),
+            per: vec![],
+            optional: false,
+            plan_of: None,
+            window: WindowSpec::Lifetime,
+            max: MaxSpec::Same(Bound::AtMost(current.map_or(1, |current| current.revision + 1))),
+            mode: Mode::Enforced,
+        };
+        let spec = PolicySpec {
+            namespace: "n".to_owned(),
+            metrics: [("m".to_owned(), MetricSpec::default())].into(),
+            limits: vec![limit],
+            ..PolicySpec::default()
+        };
+        let applied = PolicyRevision::after(current, spec, store.now(), "somebody else");
+        let Applied::Changed { revision, .. } = applied else { panic!("nothing changed") };
+        let changes = ChangeSet { policies: vec![*revision], ..ChangeSet::default() };
+        store.write(&changes).await.unwrap();
+    }
+
+    /// Somebody else puts a subject, in this version.
+    async fn put_elsewhere(store: &SharedStore, version: i64) -> SubjectKey {
+        let subject = Subject {
+            namespace: "n".to_owned(),
+            kind: "user".to_owned(),
+            id: "42".to_owned(),
+            plan: format!("plan {version}"),
+            ..Subject::default()
+        };
+        let key = subject.key();
+        let expected = (version > 1).then_some(version - 1);
+        let put = Change { expected, version, value: subject, purge_at: None, proven: false };
+        store.write(&ChangeSet { subjects: vec![put], ..ChangeSet::default() }).await.unwrap();
+        key
+    }
+
+    async fn revision(catalog: &Catalog) -> i64 {
+        catalog.policy("n").await.unwrap().map_or(0, |policy| policy.source.revision)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_copy_is_used_for_a_second_of_either_clock() {
+        let (store, catalog, clock) = shared();
+        let store: SharedStore = store;
+        apply_elsewhere(&store, None).await;
+        assert_eq!(revision(&catalog).await, 1);
+        let first = store.policy("n", 1).await.unwrap().unwrap();
+        apply_elsewhere(&store, Some(&first)).await;
+        clock.advance(Span::from_millis(999));
+        tokio::time::advance(Duration::from_millis(999)).await;
+        assert_eq!(revision(&catalog).await, 1, "a copy");
+        clock.advance(Span::from_millis(1));
+        assert_eq!(revision(&catalog).await, 2, "the store's clock says that it is old");
+        let second = store.policy("n", 2).await.unwrap().unwrap();
+        apply_elsewhere(&store, Some(&second)).await;
+        assert_eq!(revision(&catalog).await, 2, "a copy");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(revision(&catalog).await, 3, "this process's clock says so");
+    }
+
+    /// Time stands still here: nothing is found by asking again.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_told_to_have_changed_is_looked_at_again_at_once() {
+        let (faulty, catalog, _clock) = shared();
+        let store: SharedStore = Arc::<FaultyStore>::clone(&faulty);
+        let following = tokio::spawn(Arc::clone(&catalog).follow_changes());
+        tokio::task::yield_now().await;
+        apply_elsewhere(&store, None).await;
+        assert_eq!(revision(&catalog).await, 1);
+        let key = put_elsewhere(&store, 1).await;
+        let keys = || Keys { subjects: vec![key.clone()], ..Keys::default() };
+        let loaded = store.load(&keys()).await.unwrap().subjects;
+        catalog.read(loaded, catalog.moment());
+        let first = store.policy("n", 1).await.unwrap().unwrap();
+        apply_elsewhere(&store, Some(&first)).await;
+        put_elsewhere(&store, 2).await;
+        let plan = || catalog.subject(&key).flatten().map(|subject| subject.plan.clone());
+        assert_eq!((revision(&catalog).await, plan()), (1, Some("plan 1".to_owned())), "copies");
+
+        faulty.announce(Changed::Subject(key.clone()));
+        faulty.announce(Changed::Policy("n".to_owned()));
+        faulty.announce(Changed::Policy("of no copy".to_owned()));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((revision(&catalog).await, plan()), (2, Some("plan 2".to_owned())));
+        assert!(!lock(&catalog.policies).contains("of no copy"));
+        following.abort();
+    }
 }

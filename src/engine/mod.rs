@@ -95,7 +95,9 @@ pub struct Engine {
     clock: MonotonicClock,
     queue: Arc<Queue>,
     catalog: Arc<Catalog>,
-    refresher: JoinHandle<()>,
+    /// Keeps the catalog up to date: by asking again and again, and by being
+    /// told.
+    refreshers: [JoinHandle<()>; 2],
 }
 
 impl Engine {
@@ -113,8 +115,11 @@ impl Engine {
             settings,
         );
         let batches = tokio::spawn(batcher.run());
-        let refresher = tokio::spawn(Arc::clone(&catalog).refresh_forever());
-        let engine = Self { store, settings, clock, queue, catalog, refresher };
+        let refreshers = [
+            tokio::spawn(Arc::clone(&catalog).refresh_forever()),
+            tokio::spawn(Arc::clone(&catalog).follow_changes()),
+        ];
+        let engine = Self { store, settings, clock, queue, catalog, refreshers };
         (Arc::new(engine), batches)
     }
 
@@ -171,7 +176,9 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.queue.close();
-        self.refresher.abort();
+        for refresher in &self.refreshers {
+            refresher.abort();
+        }
     }
 }
 

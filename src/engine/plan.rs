@@ -16,8 +16,6 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::cache::Cache;
 use super::catalog::Catalog;
 use super::queue::Pending;
@@ -180,7 +178,7 @@ impl<'c> Working<'c> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let asked = Instant::now();
+        let asked = self.catalog.moment();
         let loaded = store.load(&wanted).await?;
         self.reads += 1;
         take_in(&mut self.reservations, loaded.reservations, self.reads);

@@ -61,6 +61,7 @@ impl Engine {
         namespace: &str,
         derive: impl Fn(&mut State<'_>, &Rules<'_>) -> Result<T, Stop>,
     ) -> Result<T, Error> {
+        self.store.tick().await?;
         let policy = self.catalog.policy(namespace).await?;
         let mut working = Working::new(&self.catalog, None, true);
         for _ in 0..ROUNDS {

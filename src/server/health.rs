@@ -19,40 +19,55 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const FAREWELL: Duration = Duration::from_millis(500);
 /// The whole server, then its services.
 const SERVICES: [&str; 3] = ["", "quota.v1.QuotaService", "quota.v1.PolicyService"];
+/// The service that there is under a test clock besides.
+const TEST_CLOCK: &str = "quota.testing.v1.TestClockService";
 
 /// Reports the health of a server.
 pub(super) struct Reporter {
-    health: HealthReporter,
+    services: Services,
     probe: JoinHandle<()>,
 }
 
+/// The services of a server, and who is told how they are.
+#[derive(Clone)]
+struct Services {
+    names: Vec<&'static str>,
+    health: HealthReporter,
+}
+
 /// Starts to watch the store, and gives the service that tells about it.
-pub(super) async fn watch(engine: Arc<Engine>) -> (HealthServer<HealthService>, Reporter) {
+pub(super) async fn watch(
+    engine: Arc<Engine>,
+    under_test_clock: bool,
+) -> (HealthServer<HealthService>, Reporter) {
     let health = HealthReporter::new();
-    set(&health, ServingStatus::Serving).await;
-    let service = HealthServer::new(HealthService::from_health_reporter(health.clone()));
-    let probe = tokio::spawn(probe(engine, health.clone()));
-    (service, Reporter { health, probe })
+    let mut names = SERVICES.to_vec();
+    names.extend(under_test_clock.then_some(TEST_CLOCK));
+    let services = Services { names, health: health.clone() };
+    services.are(ServingStatus::Serving).await;
+    let service = HealthServer::new(HealthService::from_health_reporter(health));
+    let probe = tokio::spawn(probe(engine, services.clone()));
+    (service, Reporter { services, probe })
 }
 
 impl Reporter {
     /// The server takes no more calls.
     pub async fn not_serving(&self) {
         self.probe.abort();
-        set(&self.health, ServingStatus::NotServing).await;
+        self.services.are(ServingStatus::NotServing).await;
     }
 
     /// Ends the streams of those who watch, once they had time to hear it:
     /// otherwise the server would wait for them to go.
     pub async fn end_watches(mut self) {
         tokio::time::sleep(FAREWELL).await;
-        for service in SERVICES {
-            self.health.clear_service_status(service).await;
+        for service in self.services.names {
+            self.services.health.clear_service_status(service).await;
         }
     }
 }
 
-async fn probe(engine: Arc<Engine>, health: HealthReporter) {
+async fn probe(engine: Arc<Engine>, services: Services) {
     let mut serving = true;
     loop {
         tokio::time::sleep(PROBE).await;
@@ -63,16 +78,18 @@ async fn probe(engine: Arc<Engine>, health: HealthReporter) {
         serving = answers;
         if serving {
             info!("the store answers again: serving");
-            set(&health, ServingStatus::Serving).await;
+            services.are(ServingStatus::Serving).await;
         } else {
             warn!("the store does not answer: not serving");
-            set(&health, ServingStatus::NotServing).await;
+            services.are(ServingStatus::NotServing).await;
         }
     }
 }
 
-async fn set(health: &HealthReporter, status: ServingStatus) {
-    for service in SERVICES {
-        health.set_service_status(service, status).await;
+impl Services {
+    async fn are(&self, status: ServingStatus) {
+        for service in &self.names {
+            self.health.set_service_status(*service, status).await;
+        }
     }
 }

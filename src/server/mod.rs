@@ -2,6 +2,8 @@
 
 mod health;
 mod open;
+mod policy_files;
+mod reflection;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,16 +12,18 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tonic::codec::CompressionEncoding::Gzip;
 use tonic::transport::server::TcpIncoming;
 use tracing::{error, info, warn};
 
+pub use crate::store::test_clock::StoreClock;
 pub use open::StoreAddress;
+pub use policy_files::PolicyFiles;
 
-use crate::api::{PolicyApi, QuotaApi};
+use crate::api::{PolicyApi, QuotaApi, TestClockApi};
 use crate::engine::{Engine, Settings as EngineSettings};
-use crate::proto::FILE_DESCRIPTOR_SET;
+use crate::proto::testing::v1::test_clock_service_server::TestClockServiceServer;
 use crate::proto::v1::policy_service_server::PolicyServiceServer;
 use crate::proto::v1::quota_service_server::QuotaServiceServer;
 use crate::store::SharedStore;
@@ -37,6 +41,10 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Where records live.
     pub store: StoreAddress,
+    /// By which clock.
+    pub clock: StoreClock,
+    /// Files whose policies are put in force, at the start and when they change.
+    pub policies: PolicyFiles,
     /// Bounds of the engine.
     pub engine: EngineSettings,
 }
@@ -50,14 +58,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store and starts to serve.
+    /// Opens the store, puts the policies of files in force, and starts to
+    /// serve.
     ///
     /// # Errors
     ///
-    /// The store cannot be opened, or the address not be listened on.
+    /// The store cannot be opened, a policy not be applied, or the address not
+    /// be listened on.
     pub async fn start(settings: Settings) -> Result<Self> {
-        let store = settings.store.open().await?;
-        Self::over(store, settings.listen, settings.engine).await
+        let Settings { listen, store, clock, policies, engine } = settings;
+        let store = store.open(clock).await?;
+        let started = Self::begin(Arc::clone(&store), listen, policies, engine).await;
+        if started.is_err() {
+            store.close().await;
+        }
+        started
     }
 
     /// Starts to serve over a store that is open already.
@@ -70,13 +85,32 @@ impl Server {
         listen: SocketAddr,
         settings: EngineSettings,
     ) -> Result<Self> {
+        Self::begin(store, listen, PolicyFiles::default(), settings).await
+    }
+
+    async fn begin(
+        store: SharedStore,
+        listen: SocketAddr,
+        mut policies: PolicyFiles,
+        settings: EngineSettings,
+    ) -> Result<Self> {
+        let (engine, batches) = Engine::start(Arc::clone(&store), settings);
+        // Whoever can call finds the policies in force.
+        policies.apply(&engine).await?;
         let listener = TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
         let address = listener.local_addr()?;
+        if store.test_clock().is_some() {
+            warn!(
+                time = %store.now(),
+                "a test clock is in use: time stands still until quota.testing.v1.TestClockService \
+                 moves it; this is no server for production"
+            );
+        }
         let (stop, stopped) = oneshot::channel();
         let store_name = store.name();
-        let serving = serve(store, settings, listener, stopped);
-        let done = tokio::spawn(serving);
+        let work = Work { store, engine, batches, policies };
+        let done = tokio::spawn(serve(work, listener, stopped));
         info!(%address, store = store_name, "listening");
         Ok(Self { address, stop: Some(stop), done })
     }
@@ -100,23 +134,31 @@ impl Server {
     }
 }
 
-async fn serve(
+/// What a server works with.
+struct Work {
     store: SharedStore,
-    settings: EngineSettings,
-    listener: TcpListener,
-    stopped: oneshot::Receiver<()>,
-) -> Result<()> {
-    let (engine, mut batches) = Engine::start(Arc::clone(&store), settings);
-    let (health, reporter) = health::watch(Arc::clone(&engine)).await;
+    engine: Arc<Engine>,
+    batches: JoinHandle<()>,
+    policies: PolicyFiles,
+}
+
+async fn serve(work: Work, listener: TcpListener, stopped: oneshot::Receiver<()>) -> Result<()> {
+    let Work { store, engine, mut batches, policies } = work;
+    let test_clock = store.test_clock();
+    let (health, reporter) = health::watch(Arc::clone(&engine), test_clock.is_some()).await;
     let quota = QuotaServiceServer::new(QuotaApi::new(Arc::clone(&engine)));
     let policy = PolicyServiceServer::new(PolicyApi::new(Arc::clone(&engine)));
+    // It ends when this is dropped, however the server ends.
+    let mut watching = JoinSet::new();
+    watching.spawn(policies.watch(Arc::clone(&engine)));
     let (drain, draining) = oneshot::channel::<()>();
     let router = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
         .add_service(health)
-        .add_service(reflection_v1()?)
-        .add_service(reflection_v1alpha()?)
+        .add_service(reflection::v1(test_clock.is_some())?)
+        .add_service(reflection::v1alpha(test_clock.is_some())?)
+        .add_optional_service(test_clock.map(TestClockApi::new).map(TestClockServiceServer::new))
         .add_service(quota.accept_compressed(Gzip).send_compressed(Gzip))
         .add_service(policy.accept_compressed(Gzip).send_compressed(Gzip));
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -136,6 +178,7 @@ async fn serve(
         }
     }
     info!("draining");
+    drop(watching);
     reporter.not_serving().await;
     let _ = drain.send(());
     let farewell = tokio::spawn(reporter.end_watches());
@@ -151,28 +194,4 @@ async fn serve(
     store.close().await;
     info!("drained");
     Ok(())
-}
-
-fn reflection() -> tonic_reflection::server::Builder<'static> {
-    tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        // With these grpcurl prints error details instead of base64.
-        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
-}
-
-fn reflection_v1() -> Result<
-    tonic_reflection::server::v1::ServerReflectionServer<
-        impl tonic_reflection::server::v1::ServerReflection,
-    >,
-> {
-    reflection().build_v1().context("the descriptors are damaged")
-}
-
-fn reflection_v1alpha() -> Result<
-    tonic_reflection::server::v1alpha::ServerReflectionServer<
-        impl tonic_reflection::server::v1alpha::ServerReflection,
-    >,
-> {
-    reflection().build_v1alpha().context("the descriptors are damaged")
 }

@@ -14,6 +14,7 @@ use crate::store::clock::Clock;
 use crate::store::embedded::EmbeddedStore;
 use crate::store::memory::MemoryStore;
 use crate::store::mongo::{ConnectError, MongoStore};
+use crate::store::test_clock::{self, StoreClock};
 
 /// How long a server waits at its start for a MongoDB that does not answer.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -30,12 +31,24 @@ pub enum StoreAddress {
 }
 
 impl StoreAddress {
-    /// Opens the store.
+    /// Opens the store, to go by this clock.
     ///
     /// # Errors
     ///
-    /// It cannot be opened, or is unfit; what to do about it is in the text.
-    pub async fn open(&self) -> Result<SharedStore> {
+    /// It cannot be opened, is unfit, or has gone by another clock; what to do
+    /// about it is in the text.
+    pub async fn open(&self, clock: StoreClock) -> Result<SharedStore> {
+        let store = self.reach().await?;
+        match test_clock::open(Arc::clone(&store), clock).await {
+            Ok(store) => Ok(store),
+            Err(error) => {
+                store.close().await;
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn reach(&self) -> Result<SharedStore> {
         match self {
             Self::Memory => Ok(Arc::new(MemoryStore::new(Clock::System))),
             Self::Embedded(folder) => Ok(Arc::new(EmbeddedStore::open(folder, Clock::System)?)),

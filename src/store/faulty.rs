@@ -8,8 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tokio::sync::broadcast;
 
-use super::{ChangeSet, Loaded, SharedStore, Store, StoreError, WriteError};
+use super::{
+    ChangeSet, Changed, Feed, Loaded, Retention, SharedStore, Store, StoreError, TestClock,
+    WriteError,
+};
 use crate::domain::counter::Counter;
 use crate::domain::policy::PolicyRevision;
 use crate::domain::reservation::Reservation;
@@ -51,6 +57,7 @@ impl Fault {
 pub struct FaultyStore {
     inner: SharedStore,
     state: Mutex<State>,
+    announcements: broadcast::Sender<Changed>,
 }
 
 struct State {
@@ -67,7 +74,8 @@ impl FaultyStore {
     pub fn new(inner: SharedStore, seed: u64, percent: u32) -> Arc<Self> {
         let chance = fastrand::Rng::with_seed(seed);
         let state = State { chance, percent, scripted: VecDeque::new(), down: false };
-        Arc::new(Self { inner, state: Mutex::new(state) })
+        let announcements = broadcast::channel(64).0;
+        Arc::new(Self { inner, state: Mutex::new(state), announcements })
     }
 
     /// Misbehaves so at the next writes.
@@ -78,6 +86,12 @@ impl FaultyStore {
     /// Answers nothing until it is up again.
     pub fn set_down(&self, down: bool) {
         self.state().down = down;
+    }
+
+    /// Tells those who follow the changes of one that was made elsewhere.
+    pub fn announce(&self, changed: Changed) {
+        // Nobody may be following.
+        let _ = self.announcements.send(changed);
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -113,6 +127,15 @@ impl Store for FaultyStore {
 
     fn now(&self) -> Time {
         self.inner.now()
+    }
+
+    async fn tick(&self) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.tick().await
+    }
+
+    fn test_clock(&self) -> Option<Arc<TestClock>> {
+        self.inner.test_clock()
     }
 
     async fn load(&self, keys: &Keys) -> Result<Loaded, StoreError> {
@@ -179,6 +202,29 @@ impl Store for FaultyStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.inner.counters_after(key, limit).await
+    }
+
+    fn changes(&self) -> Feed {
+        let announced = self.announcements.subscribe();
+        let announced = stream::unfold(announced, async |mut announced| {
+            let changed = announced.recv().await.ok()?;
+            Some((changed, announced))
+        });
+        stream::select(self.inner.changes(), announced).boxed()
+    }
+
+    async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        self.up()?;
+        self.inner.value(name).await
+    }
+
+    async fn swap(&self, name: &str, expected: Option<i64>, new: i64) -> Result<bool, StoreError> {
+        self.up()?;
+        self.inner.swap(name, expected, new).await
+    }
+
+    async fn retain(&self, retention: Retention) -> Result<(), StoreError> {
+        self.inner.retain(retention).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

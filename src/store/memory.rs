@@ -8,7 +8,9 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
-use super::{Binding, Change, ChangeSet, Loaded, Store, StoreError, Versioned, WriteError};
+use super::{
+    Binding, Change, ChangeSet, Loaded, Retention, Store, StoreError, Versioned, WriteError,
+};
 use crate::domain::counter::Counter;
 use crate::domain::event::Event;
 use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
@@ -34,6 +36,7 @@ struct Records {
     subjects: HashMap<SubjectKey, Versioned<Subject>>,
     policies: HashMap<String, BTreeMap<i64, PolicyRevision>>,
     events: Vec<Event>,
+    values: HashMap<String, i64>,
 }
 
 impl MemoryStore {
@@ -104,6 +107,24 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         Ok(page(&self.records().counters, key, limit))
+    }
+
+    async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        Ok(self.records().values.get(name).copied())
+    }
+
+    async fn swap(&self, name: &str, expected: Option<i64>, new: i64) -> Result<bool, StoreError> {
+        let mut records = self.records();
+        if records.values.get(name).copied() != expected {
+            return Ok(false);
+        }
+        records.values.insert(name.to_owned(), new);
+        Ok(true)
+    }
+
+    /// Nothing is ever removed: the process ends before it would matter.
+    async fn retain(&self, _retention: Retention) -> Result<(), StoreError> {
+        Ok(())
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

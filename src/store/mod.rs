@@ -8,13 +8,17 @@
 mod changes;
 pub mod clock;
 pub mod document;
+mod feed;
 
 pub mod embedded;
 pub mod faulty;
 pub mod memory;
 pub mod mongo;
+pub mod test_clock;
 
 pub use changes::{Binding, Change, ChangeSet, Loaded, StoreError, Versioned, WriteError};
+pub use feed::{Changed, Feed};
+pub use test_clock::TestClock;
 
 use std::sync::Arc;
 
@@ -29,6 +33,15 @@ use crate::domain::time::Time;
 /// A store, whichever it is.
 pub type SharedStore = Arc<dyn Store>;
 
+/// What retention may remove from a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retention {
+    /// Records that are due by the store's own clock.
+    Due,
+    /// Nothing: the records are dated by another clock than the store's own.
+    Nothing,
+}
+
 /// Durable records under version guards.
 ///
 /// Everything that [`load`](Store::load), [`policy`](Store::policy) and the
@@ -42,6 +55,22 @@ pub trait Store: Send + Sync + 'static {
 
     /// The store's clock, as well as it is known without asking.
     fn now(&self) -> Time;
+
+    /// Brings the clock up to date where another process may have moved it.
+    /// Whoever is about to decide something asks for it first. Only a test
+    /// clock is moved: all others tick by themselves.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    async fn tick(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// The test clock, where that is the store's clock.
+    fn test_clock(&self) -> Option<Arc<TestClock>> {
+        None
+    }
 
     /// Reads records by key. Every key that was asked for is in the answer.
     /// The reservations are read no earlier than everything else.
@@ -99,6 +128,38 @@ pub trait Store: Send + Sync + 'static {
         key: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError>;
+
+    /// Follows the changes of policies and subjects, whoever makes them. Silent
+    /// where only this process writes.
+    fn changes(&self) -> Feed {
+        feed::silent()
+    }
+
+    /// A value of 64 bits by its name, kept apart from all records; `None`
+    /// when it was never set. The name `schema` is the store's own.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    async fn value(&self, name: &str) -> Result<Option<i64>, StoreError>;
+
+    /// Sets such a value if it is `expected` now (`None`: if it was never
+    /// set); false when it is not.
+    ///
+    /// # Errors
+    ///
+    /// The store did not answer: whether the value was set, or will be, cannot
+    /// be told.
+    async fn swap(&self, name: &str, expected: Option<i64>, new: i64) -> Result<bool, StoreError>;
+
+    /// Lets retention remove what it may. Until then it removes nothing that
+    /// it has not been let remove before: whoever opens a store looks first at
+    /// whose clock its records are dated by.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached.
+    async fn retain(&self, retention: Retention) -> Result<(), StoreError>;
 
     /// Whether the store answers; also corrects the clock.
     ///

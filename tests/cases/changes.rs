@@ -228,7 +228,7 @@ async fn b32_plan_change(world: &mut World) {
     assert_eq!(text(status.retry_time.as_ref()), "2024-06-01T00:00:00Z");
     assert_eq!(refused.metadata["retry_time"], "2024-06-01T00:00:00Z");
     assert_eq!(client.stands("cap").await, (60_000, 0, 0));
-    world.set("2024-06-01T00:00:00Z");
+    world.set("2024-06-01T00:00:00Z").await;
     assert_eq!(client.stands("cap").await, (0, 0, 50_000));
     client.take("down", 1).committed().await.unwrap();
 }

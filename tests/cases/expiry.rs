@@ -71,13 +71,13 @@ async fn b08_the_very_instant(world: &mut World) {
     assert!((asked..=most).contains(&instant(&expiry)), "{expiry}");
     // One millisecond before, it is held; at the instant, it is not.
     let before = instant(&expiry).as_millis() - 1;
-    world.set(&jiff::Timestamp::from_millisecond(before).unwrap().to_string());
+    world.set(&jiff::Timestamp::from_millisecond(before).unwrap().to_string()).await;
     let refused = take("rb").send().await.denied(&["cap"]);
     assert_eq!(refused.refusal.unwrap().limits[0].retry_time, expire_time);
     assert_eq!(refused.retry, Some(Duration::from_millis(1)));
     assert_eq!(client.stands("cap").await, (0, 1, 0));
     assert_eq!(client.state("ra").await, v1::ReservationState::Held);
-    world.set(&expiry);
+    world.set(&expiry).await;
     assert_eq!(client.stands("cap").await, (0, 0, 1));
     assert_eq!(client.state("ra").await, v1::ReservationState::Expired);
     client.commit("ra").await.refused(Reason::ReservationExpired);

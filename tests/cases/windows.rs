@@ -37,18 +37,18 @@ async fn b01_a_commit_books_in_the_old_window(world: &mut World) {
     client.take("c1", 3).committed().await.unwrap();
     // Held before the end, committed in part after it.
     client.take("c2", 2).send().await.unwrap();
-    world.set("2024-05-15T12:00:59.999Z");
+    world.set("2024-05-15T12:00:59.999Z").await;
     client.take("over", 1).send().await.denied(&["minute"]);
-    world.set("2024-05-15T12:01:01Z");
+    world.set("2024-05-15T12:01:01Z").await;
     assert_eq!(client.stands("minute").await, (0, 0, 5));
     // A minute's hold, rounded up, is still live at 61 s only if it was made
     // after 12:00:00; this one was, at 0 s, and has run out by now.
     let late = client.commit("c2").await;
     late.refused(Reason::ReservationExpired);
 
-    world.set("2024-05-15T12:01:59Z");
+    world.set("2024-05-15T12:01:59Z").await;
     client.take("c3", 3).send().await.unwrap();
-    world.set("2024-05-15T12:02:01Z");
+    world.set("2024-05-15T12:02:01Z").await;
     assert_eq!(client.stands("minute").await, (0, 0, 5));
     let booked = client.commit_some("c3", &[2]).await.unwrap();
     let status = &booked.limits[0];
@@ -75,7 +75,7 @@ async fn b01_a_release_gives_back_to_the_old_window(world: &mut World) {
     world.begin_at("2024-05-15T12:00:59Z").await;
     let client = minutes(world, 5).await;
     client.take("old", 5).send().await.unwrap();
-    world.set("2024-05-15T12:01:01Z");
+    world.set("2024-05-15T12:01:01Z").await;
     for n in 0..5 {
         client.take(&format!("new {n}"), 1).send().await.unwrap();
     }
@@ -85,10 +85,10 @@ async fn b01_a_release_gives_back_to_the_old_window(world: &mut World) {
     assert_eq!(client.stands("minute").await, (0, 5, 0));
     client.take("more", 1).send().await.denied(&["minute"]);
     // Nor by running out.
-    world.set("2024-05-15T12:01:59Z");
+    world.set("2024-05-15T12:01:59Z").await;
     client.release("new 0").await.unwrap();
     client.take("lapses", 1).ttl(Span::from_secs(2)).send().await.unwrap();
-    world.set("2024-05-15T12:02:30Z");
+    world.set("2024-05-15T12:02:30Z").await;
     assert_eq!(client.stands("minute").await, (0, 0, 5));
     client.take("all", 5).send().await.unwrap();
 }
@@ -118,7 +118,7 @@ async fn b19_fixed_windows(world: &mut World) {
     }
     let refused = client.take("over", 1).send().await.denied(&["minute"]);
     assert_eq!(refused.metadata["retry_time"], "2024-05-15T12:01:00Z");
-    world.set("2024-05-15T12:01:01Z");
+    world.set("2024-05-15T12:01:01Z").await;
     for n in 0..10 {
         client.take(&format!("b {n}"), 1).committed().await.unwrap();
     }
@@ -141,7 +141,7 @@ async fn calendar(world: &mut World, rule: (v1::CalendarUnit, &str), calls: &[(&
     let rule = limit("once", "units").per(&["user"]).max(1).calendar(unit, zone);
     client.apply(Rules::of_units([rule])).await.unwrap();
     for (at, admitted) in calls {
-        world.set(at);
+        world.set(at).await;
         let call = client.take(at, 1).at_once().send().await;
         if *admitted {
             call.unwrap_or_else(|refused| panic!("{unit:?} {zone} at {at}: {}", refused.message));
@@ -251,11 +251,11 @@ async fn edges(world: &mut World, rule: Rules, name: &str, boundary: &str) {
     let before = last.limits[0].window.unwrap();
     assert_eq!(text(before.end_time.as_ref()), boundary, "{name}");
     client.take("full", 1).send().await.denied(&["once"]);
-    world.set(boundary);
+    world.set(boundary).await;
     let first = client.take("at", 1).committed().await.unwrap();
     let window = first.limits[0].window.unwrap();
     assert_eq!(window.start_time, before.end_time, "{name}: half-open, end to end");
-    world.set(&at(1));
+    world.set(&at(1)).await;
     let refused = client.take("after", 1).send().await.denied(&["once"]);
     assert_eq!(refused.refusal.unwrap().limits[0].retry_time, window.end_time);
 }
@@ -289,7 +289,7 @@ async fn b47_weeks_start_where_they_are_told_to(world: &mut World) {
         client.apply(Rules::of_units([rule])).await.unwrap();
         client.take("saturday", 1).committed().await.unwrap();
         for (at, resets) in [("2025-03-09T00:00:00Z", sunday), ("2025-03-10T00:00:00Z", monday)] {
-            world.set(at);
+            world.set(at).await;
             let admitted = client.check(&[("units", 1)], &[("user", "s")]).await.unwrap().admitted;
             let call = client.take(at, 1).committed().await;
             assert_eq!(call.is_ok(), resets, "{start:?} {at}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use futures_util::TryStreamExt as _;
 use mongodb::Client;
+use quota_authority::server::{StoreAddress, StoreClock};
 use quota_authority::store::Store as _;
 use quota_authority::store::mongo::{ConnectError, MongoStore};
 
@@ -27,8 +28,8 @@ async fn a_standalone_server_is_refused_with_the_command_that_mends_it() {
 async fn the_indexes_are_exactly_those_of_the_design() {
     let mongo = support::mongo();
     let database = mongo.fresh_database();
-    let store = MongoStore::connect(&mongo.uri_for(&database)).await.unwrap();
-    store.close().await;
+    let address = StoreAddress::MongoDb(mongo.uri_for(&database));
+    address.open(StoreClock::Own).await.unwrap().close().await;
     let client = Client::with_uri_str(mongo.uri()).await.unwrap();
     let database = client.database(&database);
     let mut found = BTreeSet::new();

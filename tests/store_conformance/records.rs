@@ -238,6 +238,7 @@ pub fn policy(namespace: &str, revision: i64) -> PolicyRevision {
         )],
         create_time: at(1_700_000_000_000),
         principal: "somebody".to_owned(),
+        from_file: revision % 2 == 1,
     }
 }
 

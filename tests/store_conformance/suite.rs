@@ -351,6 +351,42 @@ pub async fn a_read_after_a_write_sees_it(place: &Place) {
     assert!(store.now() >= before);
 }
 
+pub async fn a_value_is_swapped_only_for_the_one_expected(place: &Place) {
+    let store = place.open().await;
+    assert_eq!(store.value("a").await, Ok(None));
+    assert_eq!(store.swap("a", Some(1), 2).await, Ok(false), "it was never set");
+    assert_eq!(store.swap("a", None, i64::MIN).await, Ok(true));
+    assert_eq!(store.swap("a", None, 2).await, Ok(false), "it is set already");
+    assert_eq!(store.value("a").await, Ok(Some(i64::MIN)));
+    assert_eq!(store.swap("a", Some(0), 2).await, Ok(false));
+    assert_eq!(store.swap("a", Some(i64::MIN), i64::MAX).await, Ok(true));
+    assert_eq!(store.swap("a", Some(i64::MAX), i64::MAX).await, Ok(true), "the same again");
+    assert_eq!(store.value("a").await, Ok(Some(i64::MAX)));
+    assert_eq!(store.value("b").await, Ok(None), "names keep apart");
+    assert_eq!(store.swap("b", None, 0).await, Ok(true));
+    assert_eq!(store.value("a").await, Ok(Some(i64::MAX)));
+}
+
+pub async fn of_many_swaps_from_one_value_one_wins(place: &Place) {
+    let store = place.open().await;
+    let mut present = None;
+    for round in 0..10 {
+        let swaps = (0..8).map(|n| {
+            let store = Arc::clone(&store);
+            let new = round * 8 + n;
+            tokio::spawn(async move { (new, store.swap("a", present, new).await.unwrap()) })
+        });
+        let mut won = Vec::new();
+        for swap in swaps.collect::<Vec<_>>() {
+            let (new, swapped) = swap.await.unwrap();
+            won.extend(swapped.then_some(new));
+        }
+        assert_eq!(won.len(), 1, "round {round}");
+        present = store.value("a").await.unwrap();
+        assert_eq!(present, Some(won[0]));
+    }
+}
+
 pub async fn records_survive_a_restart(place: &Place) {
     let store = place.open().await;
     let changes = ChangeSet {
@@ -363,6 +399,7 @@ pub async fn records_survive_a_restart(place: &Place) {
     };
     store.write(&changes).await.unwrap();
     store.write(&counters(vec![put(Some(8), 9, counter("n", "x", 8))])).await.unwrap();
+    assert_eq!(store.swap("a", None, -7).await, Ok(true));
     store.close().await;
     drop(store);
 
@@ -375,6 +412,7 @@ pub async fn records_survive_a_restart(place: &Place) {
     assert_eq!(owner(&store, "post/1").await, Some(ReservationKey::new("n", "r")));
     assert_eq!(read_subject(&store, "42").await.unwrap().value, subject("n", "42"));
     assert_eq!(store.policy_head("n").await, Ok(Some(2)));
+    assert_eq!(store.value("a").await, Ok(Some(-7)));
     let stale = counters(vec![put(Some(8), 9, counter("n", "x", 9))]);
     assert_eq!(store.write(&stale).await, Err(WriteError::Conflict), "guards survive too");
     let again = reservations(vec![put(None, 1, reservation("n", "r"))]);

@@ -22,11 +22,13 @@ use std::time::Duration;
 
 use quota_authority::domain::time::{Span, Time};
 use quota_authority::engine::Settings;
-use quota_authority::server::{Server, StoreAddress};
-use quota_authority::store::SharedStore;
+use quota_authority::server::{Server, StoreAddress, StoreClock};
+use quota_authority::store::Store as _;
 use quota_authority::store::clock::{Clock, ManualClock};
 use quota_authority::store::embedded::EmbeddedStore;
 use quota_authority::store::memory::MemoryStore;
+use quota_authority::store::mongo::MongoStore;
+use quota_authority::store::{SharedStore, TestClock};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
@@ -52,7 +54,7 @@ pub struct World {
     home: Home,
     settings: Settings,
     servers: Vec<Running>,
-    clock: Option<ManualClock>,
+    clock: Option<Hands>,
     log: calls::Log,
     ids: AtomicUsize,
 }
@@ -68,6 +70,17 @@ enum Home {
     Database { uri: String, database: String },
 }
 
+/// What moves a clock that stands still by itself.
+enum Hands {
+    /// A clock of this process.
+    Own(ManualClock),
+    /// The test clock that the servers share through the store.
+    Shared,
+}
+
+/// The value that is the test clock.
+const SHARED: &str = "test_clock";
+
 /// A server at work.
 struct Running {
     server: Server,
@@ -80,14 +93,16 @@ impl World {
     pub async fn memory() -> Self {
         let clock = ManualClock::at(instant(START));
         let store = MemoryStore::new(Clock::Manual(clock.clone()));
-        Self::build(Home::Process(Arc::new(store)), Some(clock), Settings::default()).await
+        let clock = Some(Hands::Own(clock));
+        Self::build(Home::Process(Arc::new(store)), clock, Settings::default()).await
     }
 
     /// One server over an embedded store, under a clock that stands still.
     pub async fn embedded() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let home = Home::Folder { folder, store: None };
-        Self::build(home, Some(ManualClock::at(instant(START))), Settings::default()).await
+        let clock = Some(Hands::Own(ManualClock::at(instant(START))));
+        Self::build(home, clock, Settings::default()).await
     }
 
     /// One server over a database of its own, under the database's clock.
@@ -97,12 +112,22 @@ impl World {
         Self::build(Home::Database { uri, database }, None, Settings::default()).await
     }
 
+    /// One server over a database of its own, under a test clock, which stands
+    /// still.
+    pub async fn mongo_with_test_clock() -> Self {
+        let database = support::mongo().fresh_database();
+        let uri = support::mongo().uri_for(&database);
+        set_shared(&uri, START).await;
+        let home = Home::Database { uri, database };
+        Self::build(home, Some(Hands::Shared), Settings::default()).await
+    }
+
     /// One server over this store, which reads its own clock.
     pub async fn over(store: SharedStore, settings: Settings) -> Self {
         Self::build(Home::Process(store), None, settings).await
     }
 
-    async fn build(home: Home, clock: Option<ManualClock>, settings: Settings) -> Self {
+    async fn build(home: Home, clock: Option<Hands>, settings: Settings) -> Self {
         let mut world = Self {
             namespace: "case".to_owned(),
             home,
@@ -136,13 +161,19 @@ impl World {
         match &mut self.home {
             Home::Process(store) => Arc::clone(store),
             Home::Database { uri, .. } => {
-                StoreAddress::MongoDb(uri.clone()).open().await.expect("MongoDB")
+                let clock = match self.clock {
+                    Some(Hands::Shared) => StoreClock::Test(None),
+                    _ => StoreClock::Own,
+                };
+                StoreAddress::MongoDb(uri.clone()).open(clock).await.expect("MongoDB")
             }
             Home::Folder { folder, store } => {
                 if let Some(store) = store {
                     return Arc::clone(store);
                 }
-                let clock = self.clock.clone().expect("an embedded world has a manual clock");
+                let Some(Hands::Own(clock)) = &self.clock else {
+                    panic!("an embedded world has a manual clock")
+                };
                 // A server that has just ended may still hold the file.
                 let opened = support::eventually(STOPPING, "the file to be free", async || {
                     EmbeddedStore::open(folder.path(), Clock::Manual(clock.clone())).ok()
@@ -209,25 +240,44 @@ impl World {
     }
 
     /// Moves the clock on to this time.
-    pub fn set(&self, time: &str) {
-        let clock = self.clock.as_ref().expect("a clock to set");
-        assert!(instant(time) >= self.now(), "a server's time never runs back: {time}");
-        clock.set(instant(time));
+    pub async fn set(&self, time: &str) {
+        let time = instant(time);
+        assert!(time >= self.now(), "a server's time never runs back: {time}");
+        match self.clock.as_ref().expect("a clock to set") {
+            Hands::Own(clock) => clock.set(time),
+            Hands::Shared => drop(self.shared().set(time).await.expect("the clock is set")),
+        }
+    }
+
+    fn shared(&self) -> Arc<TestClock> {
+        self.servers[0].store.test_clock().expect("a store under a test clock")
     }
 
     /// Sets the clock, backwards too, and starts the servers afresh: while one
     /// runs, its time never runs back. Clients from before are of no use then.
     pub async fn begin_at(&mut self, time: &str) {
-        self.clock.as_ref().expect("a clock to set").set(instant(time));
-        self.restart().await;
+        let count = self.servers.len();
+        self.stop().await;
+        match (self.clock.as_ref().expect("a clock to set"), &self.home) {
+            (Hands::Own(clock), _) => clock.set(instant(time)),
+            (Hands::Shared, Home::Database { uri, .. }) => set_shared(uri, time).await,
+            (Hands::Shared, _) => panic!("only databases have a shared clock here"),
+        }
+        for _ in 0..count {
+            self.add_server().await;
+        }
     }
 
     /// Lets time pass: by moving the clock, or by watching the store's until it
     /// has moved.
     pub async fn pass(&self, span: Span) {
-        if let Some(clock) = &self.clock {
-            clock.advance(span);
-            return;
+        match &self.clock {
+            Some(Hands::Own(clock)) => return clock.advance(span),
+            Some(Hands::Shared) => {
+                self.shared().advance(span).await.expect("the clock is moved");
+                return;
+            }
+            None => {}
         }
         let until = self.now().plus(span);
         let patience = Duration::from_millis(span.as_millis().unsigned_abs()) + STOPPING;
@@ -250,6 +300,16 @@ impl World {
             client.database(database).drop().await.expect("the database goes");
         }
     }
+}
+
+/// Sets the test clock of a database that no server runs on, backwards too,
+/// which no server would do.
+async fn set_shared(uri: &str, time: &str) {
+    let store = MongoStore::connect(uri).await.expect("MongoDB");
+    let present = store.value(SHARED).await.expect("the clock, if there is one");
+    let swapped = store.swap(SHARED, present, instant(time).as_millis()).await;
+    assert_eq!(swapped, Ok(true), "nobody else moves it");
+    store.close().await;
 }
 
 /// The instant of an RFC 3339 text.
@@ -289,6 +349,7 @@ macro_rules! cases {
         mod mongo {
             $($(crate::world::case!(mongo, $every);)*)?
             $($(crate::world::case!(mongo, $mongo);)*)?
+            $($(crate::world::case!(mongo_with_test_clock, $manual);)*)?
         }
     };
 }

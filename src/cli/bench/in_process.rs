@@ -13,7 +13,7 @@ use crate::domain::name::{Dimensions, ReservationKey};
 use crate::domain::policy::PolicySpec;
 use crate::domain::reservation::{DEFAULT_TTL, ItemRequest, Request};
 use crate::engine::{self, Engine};
-use crate::server::StoreAddress;
+use crate::server::{StoreAddress, StoreClock};
 
 /// Measures an engine of its own over the store.
 pub(super) async fn measure(
@@ -21,7 +21,7 @@ pub(super) async fn measure(
     policy: PolicySpec,
     args: &Args,
 ) -> Result<Tally> {
-    let store = store.open().await?;
+    let store = store.open(StoreClock::Own).await?;
     let (engine, batches) = Engine::start(Arc::clone(&store), engine::Settings::default());
     let applied = engine.apply_policy(policy, 0, false, "bench").await;
     applied.map_err(|error| anyhow!("the policy was not applied: {error}"))?;

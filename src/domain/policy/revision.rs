@@ -26,6 +26,9 @@ pub struct PolicyRevision {
     pub create_time: Time,
     /// Who applied it.
     pub principal: String,
+    /// Whether a policy file of the server made it, and not a call. A file
+    /// never replaces what was made by a call unless it is forced.
+    pub from_file: bool,
 }
 
 /// What applying a policy does.
@@ -72,6 +75,7 @@ impl PolicyRevision {
             retired,
             create_time: now,
             principal: principal.to_owned(),
+            from_file: false,
         });
         Applied::Changed { revision, restarted }
     }

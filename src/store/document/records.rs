@@ -60,6 +60,8 @@ pub struct RevisionDoc {
     retired_generations: Vec<GenerationDoc>,
     create_time: bson::DateTime,
     principal: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    from_file: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -97,6 +99,7 @@ impl RevisionDoc {
                 .collect(),
             create_time: date(revision.create_time),
             principal: revision.principal.clone(),
+            from_file: revision.from_file,
         }
     }
 
@@ -124,6 +127,7 @@ impl RevisionDoc {
             retired: retired.zip(generations).collect(),
             create_time: time(self.create_time).map_err(|message| damaged(&id, message))?,
             principal: self.principal,
+            from_file: self.from_file,
         })
     }
 }

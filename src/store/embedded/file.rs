@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use redb::{Database, ReadableDatabase as _, Table};
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::RECORDS;
 use super::index::{Index, Place, millis};
 use super::row::{Kind, rows, seal, unseal};
+use super::{META, RECORDS};
 use crate::domain::state::Keys;
 use crate::domain::time::Time;
 use crate::store::document::{CounterDoc, ReservationDoc, ResourceDoc, SubjectDoc, decode};
@@ -201,6 +201,44 @@ impl File {
         let transaction = database.begin_write()?;
         work(&mut transaction.open_table(RECORDS)?)?;
         Ok(transaction.commit()?)
+    }
+
+    /// A named value.
+    pub fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        self.with(|database| {
+            let transaction = database.begin_read().map_err(|error| unavailable(&error))?;
+            let table = transaction.open_table(META).map_err(|error| unavailable(&error))?;
+            let found = table.get(name).map_err(|error| unavailable(&error))?;
+            Ok(found.map(|value| value.value().cast_signed()))
+        })
+    }
+
+    /// Sets a named value if it is the expected one now.
+    pub fn swap(&self, name: &str, expected: Option<i64>, new: i64) -> Result<bool, StoreError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.failed.load(Ordering::Acquire) {
+            return Err(StoreError::Unavailable("the disk has failed a write".to_owned()));
+        }
+        let swapped = self.with(|database| {
+            let swap = || -> Result<bool, redb::Error> {
+                let transaction = database.begin_write()?;
+                {
+                    let mut meta = transaction.open_table(META)?;
+                    let present = meta.get(name)?.map(|value| value.value().cast_signed());
+                    if present != expected {
+                        return Ok(false);
+                    }
+                    meta.insert(name, new.cast_unsigned())?;
+                }
+                transaction.commit()?;
+                Ok(true)
+            };
+            swap().map_err(|error| unavailable(&error))
+        });
+        if swapped.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        swapped
     }
 
     pub fn purge(&self, now: Time) -> Result<(), StoreError> {

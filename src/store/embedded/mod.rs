@@ -12,6 +12,7 @@ mod index;
 mod row;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::document::{CounterDoc, ReservationDoc, RevisionDoc, decode};
-use super::{ChangeSet, Loaded, Store, StoreError, WriteError};
+use super::{ChangeSet, Loaded, Retention, Store, StoreError, WriteError};
 use crate::domain::counter::Counter;
 use crate::domain::policy::PolicyRevision;
 use crate::domain::reservation::Reservation;
@@ -33,6 +34,7 @@ use index::Index;
 use row::Kind;
 
 const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+/// The schema version, and named values; those are signed, bit for bit.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const SCHEMA: &str = "schema";
 const SCHEMA_VERSION: u64 = 1;
@@ -43,6 +45,8 @@ const PURGE_EVERY: Duration = Duration::from_hours(1);
 pub struct EmbeddedStore {
     file: Arc<File>,
     clock: Clock,
+    /// Whether retention may remove anything.
+    removes: AtomicBool,
     purged: Mutex<Option<Instant>>,
 }
 
@@ -113,7 +117,7 @@ impl EmbeddedStore {
         }
         let index = Index::read(&database).map_err(damaged)?;
         let file = Arc::new(File::new(path, database, index));
-        Ok(Self { file, clock, purged: Mutex::default() })
+        Ok(Self { file, clock, removes: AtomicBool::new(false), purged: Mutex::default() })
     }
 
     async fn blocking<T: Send + 'static>(
@@ -206,10 +210,26 @@ impl Store for EmbeddedStore {
         .await
     }
 
+    async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        let name = name.to_owned();
+        self.blocking(move |file| file.value(&name)).await
+    }
+
+    async fn swap(&self, name: &str, expected: Option<i64>, new: i64) -> Result<bool, StoreError> {
+        let name = name.to_owned();
+        self.blocking(move |file| file.swap(&name, expected, new)).await
+    }
+
+    async fn retain(&self, retention: Retention) -> Result<(), StoreError> {
+        self.removes.store(retention == Retention::Due, Ordering::Relaxed);
+        Ok(())
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         self.blocking(File::check).await?;
+        let removes = self.removes.load(Ordering::Relaxed);
         // A clock that a test moves may stand anywhere; its records stay.
-        if matches!(self.clock, Clock::System) && self.purge_due() {
+        if removes && matches!(self.clock, Clock::System) && self.purge_due() {
             let now = self.now();
             self.blocking(move |file| file.purge(now)).await?;
         }

@@ -145,7 +145,9 @@ async fn collect(
     .await
 }
 
-async fn limited<T>(read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+pub(super) async fn limited<T>(
+    read: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     let late = |_| StoreError::Unavailable(format!("no answer to a read within {PATIENCE:?}"));
     timeout(PATIENCE, read).await.map_err(late)?
 }

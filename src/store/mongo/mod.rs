@@ -9,23 +9,25 @@
 mod clock;
 mod error;
 mod failpoint;
+mod feed;
 mod load;
 mod schema;
 mod sessions;
+mod values;
 mod write;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::RawDocumentBuf;
+use bson::{Document, RawDocumentBuf};
 use mongodb::options::{
     ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
 };
 use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
-use super::{ChangeSet, Loaded, Store, StoreError, WriteError};
+use super::{ChangeSet, Feed, Loaded, Retention, Store, StoreError, WriteError};
 use crate::domain::counter::Counter;
 use crate::domain::policy::PolicyRevision;
 use crate::domain::reservation::Reservation;
@@ -76,11 +78,13 @@ struct Collections {
     resources: Collection<RawDocumentBuf>,
     subjects: Collection<RawDocumentBuf>,
     policies: Collection<RawDocumentBuf>,
+    meta: Collection<Document>,
 }
 
 impl MongoStore {
     /// Connects, checks that the deployment can do transactions, creates what
-    /// is missing, and starts the heartbeat.
+    /// is missing (but for the indexes of retention: see [`Store::retain`]),
+    /// and starts the heartbeat.
     ///
     /// # Errors
     ///
@@ -115,6 +119,7 @@ impl MongoStore {
             resources: database.collection("resources"),
             subjects: database.collection("subjects"),
             policies: database.collection("policies"),
+            meta: database.collection("meta"),
             database,
         });
         Ok(Self { collections, sessions, clock, beat })
@@ -169,6 +174,23 @@ impl Store for MongoStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         load::counters_after(&self.collections, key, limit).await
+    }
+
+    fn changes(&self) -> Feed {
+        feed::follow(self.collections.database.clone())
+    }
+
+    async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        values::read(&self.collections, name).await
+    }
+
+    async fn swap(&self, name: &str, expected: Option<i64>, new: i64) -> Result<bool, StoreError> {
+        values::swap(&self.collections, name, expected, new).await
+    }
+
+    async fn retain(&self, retention: Retention) -> Result<(), StoreError> {
+        let done = schema::retain(&self.collections.database, retention).await;
+        done.map_err(|error| unavailable(&error))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -15,6 +15,7 @@ use mongodb::{Client, Database, IndexModel};
 use tokio::time::timeout;
 
 use super::{ConnectError, error, unreachable};
+use crate::store::Retention;
 
 /// The layout of the documents; raised when an older program could not read
 /// or would damage what a newer one writes.
@@ -86,28 +87,21 @@ fn fit(hello: &Document, host: &ServerAddress) -> Result<(), ConnectError> {
 /// of what is there.
 pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
     check_version(database).await?;
-    let ttl = |field: &str, after: Duration| {
-        let options = IndexOptions::builder().expire_after(after).build();
-        IndexModel::builder().keys(doc! { field: 1 }).options(options).build()
-    };
     let plain = |keys: Document| IndexModel::builder().keys(keys).build();
-    let purge = || ttl("purge_at", Duration::ZERO);
-    let day = Duration::from_hours(24);
     let collections = [
-        ("counters", vec![purge()]),
+        ("counters", vec![]),
         (
             "reservations",
             vec![
                 plain(doc! { "charges.counter": 1, "create_time": 1 }),
                 plain(doc! { "namespace": 1, "create_time": 1 }),
-                purge(),
             ],
         ),
-        ("resources", vec![purge()]),
+        ("resources", vec![]),
         ("subjects", vec![]),
         ("policies", vec![plain(doc! { "namespace": 1, "revision": -1 })]),
         ("events", vec![plain(doc! { "namespace": 1, "time": -1 })]),
-        ("servers", vec![ttl("beat", day)]),
+        ("servers", vec![]),
     ];
     for (name, indexes) in collections {
         // A transaction on a collection that does not exist would create it
@@ -121,6 +115,38 @@ pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
         if !indexes.is_empty() {
             let collection = database.collection::<Document>(name);
             collection.create_indexes(indexes).await.map_err(unreachable)?;
+        }
+    }
+    Ok(())
+}
+
+/// The indexes by which MongoDB removes what is due: collection, field, and how
+/// long after the time in it.
+const REMOVALS: [(&str, &str, Duration); 4] = [
+    ("counters", "purge_at", Duration::ZERO),
+    ("reservations", "purge_at", Duration::ZERO),
+    ("resources", "purge_at", Duration::ZERO),
+    ("servers", "beat", Duration::from_hours(24)),
+];
+
+/// Creates those indexes; or drops them, since MongoDB goes by its own clock.
+pub(super) async fn retain(
+    database: &Database,
+    retention: Retention,
+) -> mongodb::error::Result<()> {
+    for (name, field, after) in REMOVALS {
+        let collection = database.collection::<Document>(name);
+        match retention {
+            Retention::Due => {
+                let options = IndexOptions::builder().expire_after(after).build();
+                let keys = doc! { field: 1 };
+                let index = IndexModel::builder().keys(keys).options(options).build();
+                collection.create_index(index).await?;
+            }
+            Retention::Nothing => match collection.drop_index(format!("{field}_1")).await {
+                Err(error) if !error.to_string().contains("IndexNotFound") => return Err(error),
+                _ => {}
+            },
         }
     }
     Ok(())

@@ -10,7 +10,9 @@ use quota_authority::domain::policy::PolicyRevision;
 use quota_authority::domain::reservation::Reservation;
 use quota_authority::domain::state::Keys;
 use quota_authority::domain::time::Time;
-use quota_authority::store::{ChangeSet, Loaded, SharedStore, Store, StoreError, WriteError};
+use quota_authority::store::{
+    ChangeSet, Feed, Loaded, Retention, SharedStore, Store, StoreError, TestClock, WriteError,
+};
 use tokio::sync::Notify;
 
 /// The store.
@@ -53,6 +55,14 @@ impl Store for PausedStore {
         self.inner.now()
     }
 
+    async fn tick(&self) -> Result<(), StoreError> {
+        self.inner.tick().await
+    }
+
+    fn test_clock(&self) -> Option<Arc<TestClock>> {
+        self.inner.test_clock()
+    }
+
     async fn load(&self, keys: &Keys) -> Result<Loaded, StoreError> {
         let loaded = self.inner.load(keys).await;
         if !keys.reservations.is_empty() && self.armed.swap(false, Ordering::SeqCst) {
@@ -92,6 +102,22 @@ impl Store for PausedStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.inner.counters_after(key, limit).await
+    }
+
+    fn changes(&self) -> Feed {
+        self.inner.changes()
+    }
+
+    async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        self.inner.value(name).await
+    }
+
+    async fn swap(&self, name: &str, expected: Option<i64>, new: i64) -> Result<bool, StoreError> {
+        self.inner.swap(name, expected, new).await
+    }
+
+    async fn retain(&self, retention: Retention) -> Result<(), StoreError> {
+        self.inner.retain(retention).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

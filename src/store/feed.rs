@@ -1,0 +1,27 @@
+//! The feed: what anybody has changed, told as it happens.
+
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+
+use crate::domain::name::SubjectKey;
+
+/// A record that somebody changed, perhaps another process. It is told once
+/// the change is durable; what it is now, the store says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Changed {
+    /// The policy of this namespace.
+    Policy(String),
+    /// This subject.
+    Subject(SubjectKey),
+}
+
+/// Changes as they happen; it never ends. It may tell one twice, and it may
+/// leave some out, such as those made while the store was away: it makes
+/// things quicker, and nothing may rest on it.
+pub type Feed = BoxStream<'static, Changed>;
+
+/// The feed of a store that nobody but this process writes to, which knows of
+/// its own changes.
+pub(super) fn silent() -> Feed {
+    stream::pending().boxed()
+}
