@@ -77,6 +77,7 @@ macro_rules! all_but_durability {
                 a_counter_that_appeared_meanwhile_is_a_conflict,
                 a_resource_is_bound_once,
                 a_policy_revision_is_added_once,
+                a_subject_is_removed_as_it_was_seen,
                 nothing_is_written_after_its_time,
                 of_many_writers_from_one_version_one_wins,
                 guarded_increments_lose_nothing,

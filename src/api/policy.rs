@@ -101,16 +101,22 @@ impl PolicyService for PolicyApi {
     ) -> Result<Response<v1::GetSubjectResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let v1::GetSubjectRequest { namespace, kind, id } = call.into_inner();
-        let mut faults = Vec::new();
-        check_name("namespace", &namespace, &mut faults);
-        check_name("kind", &kind, &mut faults);
-        check_name("id", &id, &mut faults);
-        if !faults.is_empty() {
-            return Err(catalogue::refused(Refusal::InvalidFields(faults)));
-        }
+        subject::check_key(&namespace, &kind, &id).map_err(catalogue::refused)?;
         let found = read_by(deadline, self.engine.subject(&namespace, &kind, &id)).await;
         let (found, etag) = found.map_err(catalogue::failed)?;
         let subject = Some(subject::message(&found, etag));
         Ok(Response::new(v1::GetSubjectResponse { subject }))
+    }
+
+    async fn delete_subject(
+        &self,
+        call: Request<v1::DeleteSubjectRequest>,
+    ) -> Result<Response<v1::DeleteSubjectResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let v1::DeleteSubjectRequest { namespace, kind, id, etag } = call.into_inner();
+        subject::check_key(&namespace, &kind, &id).map_err(catalogue::refused)?;
+        let deleted = self.engine.delete_subject(&namespace, &kind, &id, &etag, ANONYMOUS);
+        change_by(deadline, deleted).await.map_err(catalogue::failed)?;
+        Ok(Response::new(v1::DeleteSubjectResponse {}))
     }
 }

@@ -5,6 +5,9 @@
 //! in use are confirmed in the background, to keep the reading off the path of
 //! a call.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,12 +49,14 @@ type SubjectRow = Option<Versioned<Arc<Subject>>>;
 struct Copy<T> {
     value: T,
     confirmed: Instant,
+    /// When the answer was here: whatever is asked for later is newer.
+    obtained: Instant,
     used: Instant,
 }
 
 impl<T> Copy<T> {
     fn new(value: T, confirmed: Instant) -> Self {
-        Self { value, confirmed, used: confirmed }
+        Self { value, confirmed, obtained: Instant::now(), used: confirmed }
     }
 
     fn fresh(&mut self) -> bool {
@@ -130,8 +135,12 @@ impl Catalog {
         copy.fresh().then(|| in_force(copy))
     }
 
-    /// Subjects were read, asked for at that instant. Gives those in force:
-    /// what was written here meanwhile is newer than what was read.
+    /// Subjects were read, asked for at that instant. Gives those in force.
+    ///
+    /// What was asked for after the known copy was here is newer, whatever its
+    /// version: a subject that was deleted and put again may have a lower one.
+    /// Of two that overlap the higher version is newer; where one of them is
+    /// none, nobody can tell, and what is known stays until the next reading.
     pub fn read(
         &self,
         subjects: HashMap<SubjectKey, Option<Versioned<Subject>>>,
@@ -147,22 +156,34 @@ impl Catalog {
                 return (key, value);
             };
             let older = match (&row, &copy.value) {
+                _ if asked > copy.obtained => false,
                 (Some(read), Some(known)) => read.version < known.version,
-                _ => asked < copy.confirmed,
+                (None, None) => false,
+                _ => true,
             };
             if !older {
                 copy.value = row;
                 copy.confirmed = copy.confirmed.max(asked);
+                copy.obtained = Instant::now();
             }
             (key, in_force(copy))
         };
         subjects.into_iter().map(&mut take).collect()
     }
 
-    /// A subject was written, in this version, no earlier than `begun`.
-    pub fn wrote(&self, subject: Subject, version: i64, begun: Instant) {
-        let key = subject.key();
-        self.read([(key, Some(Versioned { version, value: subject }))].into(), begun);
+    /// A subject was written, in this version, no earlier than `begun`; `None`
+    /// where it was deleted, which had this version. In force at once, unless
+    /// what others wrote afterwards was read meanwhile.
+    pub fn wrote(&self, key: SubjectKey, version: i64, subject: Option<Subject>, begun: Instant) {
+        let mut copies = lock(&self.subjects);
+        if let Some(copy) = copies.peek(&key)
+            && begun <= copy.obtained
+            && copy.value.as_ref().is_some_and(|known| known.version > version)
+        {
+            return;
+        }
+        let row = subject.map(|subject| Versioned { version, value: Arc::new(subject) });
+        copies.put(key, Copy::new(row, begun));
     }
 
     /// Confirms copies in use, for ever.

@@ -31,7 +31,8 @@ struct Records {
     reservations: BTreeMap<String, Versioned<Arc<Reservation>>>,
     counters: BTreeMap<String, Versioned<Counter>>,
     resources: HashMap<ResourceKey, ReservationKey>,
-    subjects: HashMap<SubjectKey, Versioned<Subject>>,
+    // By key, so that they can be listed.
+    subjects: BTreeMap<SubjectKey, Versioned<Subject>>,
     policies: HashMap<String, BTreeMap<i64, PolicyRevision>>,
     events: Vec<Event>,
 }
@@ -136,6 +137,9 @@ impl Records {
         for change in &changes.subjects {
             change.guard_quietly(version(self.subjects.get(&change.value.key())))?;
         }
+        for removal in &changes.removed_subjects {
+            removal.guard(version(self.subjects.get(&removal.key)))?;
+        }
         let bound =
             changes.resources.iter().any(|binding| self.resources.contains_key(&binding.resource));
         let applied = changes.policies.iter().any(|policy| {
@@ -155,6 +159,9 @@ impl Records {
         }
         for Change { version, value, .. } in changes.subjects.iter().cloned() {
             self.subjects.insert(value.key(), Versioned { version, value });
+        }
+        for removal in &changes.removed_subjects {
+            self.subjects.remove(&removal.key);
         }
         for Binding { resource, owner, .. } in changes.resources.iter().cloned() {
             self.resources.insert(resource, owner);

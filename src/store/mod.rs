@@ -14,7 +14,7 @@ pub mod faulty;
 pub mod memory;
 pub mod mongo;
 
-pub use changes::{Binding, Change, ChangeSet, Loaded, StoreError, Versioned, WriteError};
+pub use changes::{Binding, Change, ChangeSet, Loaded, Removal, StoreError, Versioned, WriteError};
 
 use std::sync::Arc;
 

@@ -7,6 +7,19 @@ use crate::domain::refusal::Refusal;
 use crate::domain::subject::{Override, OverrideChange, Subject};
 use crate::proto::v1;
 
+/// Checks the names that find a subject.
+///
+/// # Errors
+///
+/// Every fault of them.
+pub fn check_key(namespace: &str, kind: &str, id: &str) -> Result<(), Refusal> {
+    let mut faults = Faults::default();
+    check_name("namespace", namespace, &mut faults.0);
+    check_name("kind", kind, &mut faults.0);
+    check_name("id", id, &mut faults.0);
+    faults.or(())
+}
+
 /// The subject of a `PutSubject`.
 ///
 /// # Errors

@@ -243,6 +243,7 @@ pub struct EventDoc {
 enum KindWord {
     PolicyApplied,
     SubjectPut,
+    SubjectDeleted,
 }
 
 impl EventDoc {
@@ -254,6 +255,7 @@ impl EventDoc {
             kind: match event.kind {
                 EventKind::PolicyApplied => KindWord::PolicyApplied,
                 EventKind::SubjectPut => KindWord::SubjectPut,
+                EventKind::SubjectDeleted => KindWord::SubjectDeleted,
             },
             principal: event.principal.clone(),
             subject: event.subject.clone(),

@@ -172,9 +172,13 @@ impl File {
             return Err(WriteError::Failed("the disk has failed a write".to_owned()));
         }
         let (numbers, next) = self.index().numbers(&rows);
+        let removed = self.index().removed(changes);
         let committed = self.change(|table| {
             for (row, number) in rows.iter().zip(&numbers) {
                 table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
+            }
+            for number in &removed {
+                table.remove(number)?;
             }
             Ok(())
         });
@@ -187,6 +191,9 @@ impl File {
         for (row, number) in rows.into_iter().zip(numbers) {
             let purge_at = millis(row.purge_at);
             index.add(row.kind, row.key, Place { number, version: row.version, purge_at });
+        }
+        for removal in &changes.removed_subjects {
+            index.by_kind[Kind::Subject as usize].remove(removal.key.as_str());
         }
         Ok(())
     }
