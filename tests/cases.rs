@@ -20,6 +20,8 @@ mod contention;
 mod expiry;
 #[path = "cases/idempotency.rs"]
 mod idempotency;
+#[path = "cases/listings.rs"]
+mod listings;
 #[path = "cases/names.rs"]
 mod names;
 #[path = "cases/restart.rs"]

@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "store_conformance/listing.rs"]
+mod listing;
 #[path = "store_conformance/records.rs"]
 mod records;
 #[path = "store_conformance/suite.rs"]
@@ -84,6 +86,10 @@ macro_rules! all_but_durability {
                 large_change_sets_are_whole,
                 pages_are_complete_and_in_order,
                 a_read_after_a_write_sees_it,
+                subjects_are_listed_by_namespace_kind_and_plan,
+                subjects_of_a_plan_are_found_among_many,
+                a_listing_goes_on_where_it_was_whatever_changes,
+                revisions_are_listed_newest_first,
             ];
         )+}
     };

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::convert::times::timestamp;
 use super::convert::{policy, subject};
 use super::deadline::{answer_by, change_by, read_by};
 use super::{ANONYMOUS, catalogue};
-use crate::domain::name::{Violation, check_name};
+use crate::domain::name::{SubjectKey, Violation, check_name};
 use crate::domain::refusal::Refusal;
 use crate::engine::Engine;
 use crate::proto::v1;
@@ -72,12 +71,22 @@ impl PolicyService for PolicyApi {
         let found = found.map_err(catalogue::failed)?;
         Ok(Response::new(v1::GetPolicyResponse {
             policy: Some(policy::spec_to_policy(&found.spec)),
-            revision: Some(v1::PolicyRevision {
-                revision: found.revision,
-                create_time: Some(timestamp(found.create_time)),
-                principal: found.principal,
-            }),
+            revision: Some(policy::revision(found.head()).1),
         }))
+    }
+
+    async fn list_policy_revisions(
+        &self,
+        call: Request<v1::ListPolicyRevisionsRequest>,
+    ) -> Result<Response<v1::ListPolicyRevisionsResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let asked = policy::revisions(call.into_inner());
+        let (namespace, page, before) =
+            asked.map_err(|faults| catalogue::refused(Refusal::InvalidFields(faults)))?;
+        let found = self.engine.policy_revisions(&namespace, before, page.ask());
+        let found = read_by(deadline, found).await.map_err(catalogue::failed)?;
+        let (revisions, next_page_token) = page.cut(found.into_iter().map(policy::revision));
+        Ok(Response::new(v1::ListPolicyRevisionsResponse { revisions, next_page_token }))
     }
 
     async fn put_subject(
@@ -106,6 +115,24 @@ impl PolicyService for PolicyApi {
         let (found, etag) = found.map_err(catalogue::failed)?;
         let subject = Some(subject::message(&found, etag));
         Ok(Response::new(v1::GetSubjectResponse { subject }))
+    }
+
+    async fn list_subjects(
+        &self,
+        call: Request<v1::ListSubjectsRequest>,
+    ) -> Result<Response<v1::ListSubjectsResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let listing = subject::listing(call.into_inner()).map_err(catalogue::refused)?;
+        let subject::Listing { namespace, kind, plan, page } = listing;
+        let after = page.after.clone().map(SubjectKey::from_stored);
+        let (kind, plan) = (kind.as_deref(), plan.as_deref());
+        let found = self.engine.subjects(&namespace, kind, plan, after.as_ref(), page.ask());
+        let found = read_by(deadline, found).await.map_err(catalogue::failed)?;
+        let rows = found
+            .into_iter()
+            .map(|(found, etag)| (found.key().as_str().to_owned(), subject::message(&found, etag)));
+        let (subjects, next_page_token) = page.cut(rows);
+        Ok(Response::new(v1::ListSubjectsResponse { subjects, next_page_token }))
     }
 
     async fn delete_subject(

@@ -8,11 +8,13 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
-use super::{Binding, Change, ChangeSet, Loaded, Store, StoreError, Versioned, WriteError};
+use super::{
+    Binding, Change, ChangeSet, Loaded, Store, StoreError, SubjectFilter, Versioned, WriteError,
+};
 use crate::domain::counter::Counter;
 use crate::domain::event::Event;
 use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
-use crate::domain::policy::PolicyRevision;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
 use crate::domain::subject::Subject;
@@ -89,6 +91,32 @@ impl Store for MemoryStore {
         revision: i64,
     ) -> Result<Option<PolicyRevision>, StoreError> {
         Ok(self.records().policies.get(namespace).and_then(|all| all.get(&revision)).cloned())
+    }
+
+    async fn revisions_before(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, StoreError> {
+        let records = self.records();
+        let Some(revisions) = records.policies.get(namespace) else { return Ok(Vec::new()) };
+        let older = revisions.range(..before.unwrap_or(i64::MAX)).rev().take(limit);
+        Ok(older.map(|(_, revision)| revision.head()).collect())
+    }
+
+    async fn subjects_after(
+        &self,
+        filter: &SubjectFilter,
+        key: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned<Subject>>, StoreError> {
+        let Some((after, end)) = filter.between(key) else { return Ok(Vec::new()) };
+        let bounds = [after, end].map(SubjectKey::from_stored);
+        let records = self.records();
+        let found = records.subjects.range((Excluded(&bounds[0]), Excluded(&bounds[1])));
+        let meant = found.filter(|(_, row)| filter.has_plan(&row.value.plan));
+        Ok(meant.take(limit).map(|(_, row)| row.clone()).collect())
     }
 
     async fn reservations_after(

@@ -11,7 +11,7 @@ mod revision;
 mod spec;
 
 pub use matching::{Limit, Match, Policy, subject_name};
-pub use revision::{Applied, PolicyRevision};
+pub use revision::{Applied, PolicyRevision, RevisionHead};
 pub use spec::{
     Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec,
 };

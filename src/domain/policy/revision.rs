@@ -28,6 +28,17 @@ pub struct PolicyRevision {
     pub principal: String,
 }
 
+/// A policy that was applied, without what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RevisionHead {
+    /// Counts from 1 in each namespace.
+    pub revision: i64,
+    /// When it was applied.
+    pub create_time: Time,
+    /// Who applied it.
+    pub principal: String,
+}
+
 /// What applying a policy does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
@@ -74,6 +85,12 @@ impl PolicyRevision {
             principal: principal.to_owned(),
         });
         Applied::Changed { revision, restarted }
+    }
+
+    /// The revision without what it says.
+    pub fn head(&self) -> RevisionHead {
+        let (create_time, principal) = (self.create_time, self.principal.clone());
+        RevisionHead { revision: self.revision, create_time, principal }
     }
 
     fn every_limit(&self) -> Vec<(LimitSpec, i64)> {

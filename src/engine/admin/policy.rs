@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::ATTEMPTS;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::Violation;
-use crate::domain::policy::{Applied, PolicyRevision, PolicySpec, check};
+use crate::domain::policy::{Applied, PolicyRevision, PolicySpec, RevisionHead, check};
 use crate::domain::refusal::Refusal;
 use crate::engine::{Engine, Error};
 use crate::store::ChangeSet;
@@ -96,6 +96,25 @@ impl Engine {
         let namespace = namespace.to_owned();
         let found = self.store.policy(&namespace, revision).await?;
         Ok(found.ok_or(Refusal::RevisionNotFound { namespace, revision })?)
+    }
+
+    /// The revisions of a namespace's policy, newest first, older than `before`
+    /// where that is given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]: the namespace has no policy.
+    pub async fn policy_revisions(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, Error> {
+        let found = self.store.revisions_before(namespace, before, limit).await?;
+        if found.is_empty() && before.is_none() {
+            return Err(Refusal::NamespaceNotFound { namespace: namespace.to_owned() }.into());
+        }
+        Ok(found)
     }
 
     async fn current_policy(&self, namespace: &str) -> Result<Option<PolicyRevision>, Error> {

@@ -11,7 +11,7 @@ use crate::domain::state::Keys;
 use crate::domain::subject::{Override, OverrideChange, Subject};
 use crate::domain::time::Time;
 use crate::engine::{Engine, Error};
-use crate::store::{Change, ChangeSet, Removal, Versioned};
+use crate::store::{Change, ChangeSet, Removal, SubjectFilter, Versioned};
 
 /// A subject as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +104,35 @@ impl Engine {
         let (kind, id) = (kind.to_owned(), id.to_owned());
         let found = found.ok_or(Refusal::SubjectNotFound { kind, id })?;
         Ok((found.value, found.version.to_string()))
+    }
+
+    /// The subjects of a namespace by key, after the one with that key: those of
+    /// that kind and on that plan, where they are given. Subjects that name no
+    /// plan are on the policy's default plan. Each comes with its etag.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]: the namespace has no policy.
+    pub async fn subjects(
+        &self,
+        namespace: &str,
+        kind: Option<&str>,
+        plan: Option<&str>,
+        after: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<(Subject, String)>, Error> {
+        let policy = self.catalog.policy(namespace).await?;
+        let policy =
+            policy.ok_or_else(|| Refusal::NamespaceNotFound { namespace: namespace.to_owned() })?;
+        let plans = plan.map(|plan| {
+            let default = policy.source.spec.default_plan.as_deref() == Some(plan);
+            let none = default.then(String::new);
+            std::iter::once(plan.to_owned()).chain(none).collect()
+        });
+        let (namespace, kind) = (namespace.to_owned(), kind.map(str::to_owned));
+        let filter = SubjectFilter { namespace, kind, plans };
+        let found = self.store.subjects_after(&filter, after, limit).await?;
+        Ok(found.into_iter().map(|row| (row.value, row.version.to_string())).collect())
     }
 
     /// Deletes a subject: from then on it is one that was never seen. With an

@@ -11,7 +11,7 @@ mod reservation;
 
 pub use counter::{CounterDoc, CounterUpdate};
 pub use policy::PolicyDoc;
-pub use records::{EventDoc, ResourceDoc, RevisionDoc, SubjectDoc};
+pub use records::{EventDoc, ResourceDoc, RevisionDoc, RevisionHeadDoc, SubjectDoc};
 pub use reservation::{ReservationDoc, ReservationUpdate};
 
 use serde::{Deserialize, Serialize};

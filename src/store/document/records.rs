@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Pair, PolicyDoc, damaged, date, map, pairs, time};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{ReservationKey, ResourceKey, join_key};
-use crate::domain::policy::PolicyRevision;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::subject::{Override, OverrideChange, Subject};
 use crate::store::{Binding, Change, StoreError, Versioned};
 
@@ -221,6 +221,34 @@ impl RevisionDoc {
                 .collect(),
             retired: retired.zip(generations).collect(),
             create_time: time(self.create_time).map_err(|message| damaged(&id, message))?,
+            principal: self.principal,
+        })
+    }
+}
+
+/// What is read of a revision where its policy is of no interest.
+#[derive(Debug, Deserialize)]
+pub struct RevisionHeadDoc {
+    #[serde(rename = "_id")]
+    id: String,
+    revision: i64,
+    create_time: bson::DateTime,
+    principal: String,
+}
+
+impl RevisionHeadDoc {
+    /// The fields that it has.
+    pub const FIELDS: [&str; 4] = ["_id", "revision", "create_time", "principal"];
+
+    /// The record.
+    ///
+    /// # Errors
+    ///
+    /// The document is damaged.
+    pub fn record(self) -> Result<RevisionHead, StoreError> {
+        Ok(RevisionHead {
+            revision: self.revision,
+            create_time: time(self.create_time).map_err(|message| damaged(&self.id, message))?,
             principal: self.principal,
         })
     }

@@ -138,6 +138,25 @@ impl File {
         self.read_places(places)
     }
 
+    /// Records with keys between these two, and the key of the last one that
+    /// was looked at; `None` where there are no more.
+    pub fn page_between(
+        &self,
+        kind: Kind,
+        after: &str,
+        end: &str,
+        limit: usize,
+    ) -> Result<(Vec<(String, Vec<u8>)>, Option<String>), StoreError> {
+        let places: Vec<(String, u64)> = {
+            let index = self.index();
+            let range =
+                index.by_kind[kind as usize].range::<str, _>((Excluded(after), Excluded(end)));
+            range.take(limit).map(|(key, place)| (key.clone(), place.number)).collect()
+        };
+        let last = places.last().filter(|_| places.len() == limit).map(|(key, _)| key.clone());
+        Ok((self.read_places(places)?, last))
+    }
+
     fn read_places(
         &self,
         places: Vec<(String, u64)>,
