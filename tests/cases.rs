@@ -24,6 +24,8 @@ mod idempotency;
 mod listings;
 #[path = "cases/names.rs"]
 mod names;
+#[path = "cases/over_limit.rs"]
+mod over_limit;
 #[path = "cases/restart.rs"]
 mod restart;
 #[path = "cases/settlement.rs"]

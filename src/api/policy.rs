@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::convert::{policy, subject};
-use super::deadline::{answer_by, change_by, read_by};
+use super::convert::{answer, policy, subject};
+use super::deadline::{answer_by, change_by, latest, read_by};
 use super::{ANONYMOUS, catalogue};
 use crate::domain::name::{SubjectKey, Violation, check_name};
 use crate::domain::refusal::Refusal;
@@ -32,7 +32,7 @@ impl PolicyService for PolicyApi {
         &self,
         call: Request<v1::ApplyPolicyRequest>,
     ) -> Result<Response<v1::ApplyPolicyResponse>, Status> {
-        let deadline = answer_by(call.metadata());
+        let deadline = latest(answer_by(call.metadata()));
         let v1::ApplyPolicyRequest { policy, expected_revision, validate_only } = call.into_inner();
         let given = policy.ok_or_else(|| vec![Violation::new("policy", "must be given")]);
         let mut spec = given.and_then(policy::checked);
@@ -44,11 +44,17 @@ impl PolicyService for PolicyApi {
         }
         let spec = spec.map_err(|faults| catalogue::refused(Refusal::InvalidFields(faults)))?;
         let applied = self.engine.apply_policy(spec, expected_revision, validate_only, ANONYMOUS);
-        let applied = change_by(deadline, applied).await.map_err(catalogue::failed)?;
+        let applied = change_by(Some(deadline), applied).await.map_err(catalogue::failed)?;
+        // After the change, by what is counted then; whether it was made is
+        // settled here, so that this can only shorten the list.
+        let over_limit = match &applied.change {
+            Some(change) => self.engine.over_limit(change, deadline).await,
+            None => None,
+        };
         Ok(Response::new(v1::ApplyPolicyResponse {
             revision: applied.revision,
             changed: applied.changed,
-            over_limit: None,
+            over_limit: over_limit.as_ref().map(answer::over_limit),
             restarted_limits: applied.restarted,
         }))
     }

@@ -96,6 +96,11 @@ impl Policy {
         &self.source.spec.namespace
     }
 
+    /// The limits, in the order of the policy.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
     /// The limit of that name, if it still counts as it did in `generation`.
     pub fn limit(&self, name: &str, generation: i64) -> Option<&Limit> {
         self.limits.iter().find(|limit| limit.spec.name == name && limit.generation == generation)

@@ -6,10 +6,12 @@
 //! revision made ready for matching.
 
 pub mod check;
+mod lowered;
 mod matching;
 mod revision;
 mod spec;
 
+pub use lowered::{Lowered, is_open, lowered};
 pub use matching::{Limit, Match, Policy, subject_name};
 pub use revision::{Applied, PolicyRevision, RevisionHead};
 pub use spec::{

@@ -1,12 +1,14 @@
 //! Changes of policies and subjects. Rare, so each is a write of its own,
 //! guarded like all others and tried again when another was first.
 
+mod over_limit;
 mod policy;
 mod subject;
 #[cfg(test)]
 mod tests;
 
-pub use policy::PolicyApplied;
+pub use over_limit::OverLimit;
+pub use policy::{PolicyApplied, PolicyChange};
 pub use subject::SubjectPut;
 
 use super::{Engine, Error};

@@ -19,6 +19,24 @@ pub struct PolicyApplied {
     pub changed: bool,
     /// Limits that start fresh counters.
     pub restarted: Vec<String>,
+    /// What it replaced, or would replace, by what; `None` where nothing was
+    /// there or nothing changed.
+    pub change: Option<Box<PolicyChange>>,
+}
+
+/// A change of a namespace's policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// What was in force.
+    pub before: PolicyRevision,
+    /// What replaces it.
+    pub after: PolicyRevision,
+}
+
+impl PolicyApplied {
+    fn unchanged(revision: i64) -> Self {
+        Self { revision, changed: false, restarted: vec![], change: None }
+    }
 }
 
 impl Engine {
@@ -48,7 +66,7 @@ impl Engine {
             // that he expected is not told that he expected wrong.
             let again = expected > 0 && expected + 1 == at;
             if again && current.as_ref().is_some_and(|current| current.spec == spec) {
-                return Ok(PolicyApplied { revision: at, changed: false, restarted: vec![] });
+                return Ok(PolicyApplied::unchanged(at));
             }
             let wanted = if expected == -1 { 0 } else { expected };
             if expected != 0 && wanted != at {
@@ -59,11 +77,17 @@ impl Engine {
                 PolicyRevision::after(current.as_ref(), spec.clone(), self.now(), principal);
             let (revision, restarted) = match applied {
                 Applied::Unchanged => {
-                    return Ok(PolicyApplied { revision: at, changed: false, restarted: vec![] });
+                    return Ok(PolicyApplied::unchanged(at));
                 }
                 Applied::Changed { revision, restarted } => (*revision, restarted),
             };
-            let answer = PolicyApplied { revision: revision.revision, changed: true, restarted };
+            let change = current.map(|before| PolicyChange { before, after: revision.clone() });
+            let answer = PolicyApplied {
+                revision: revision.revision,
+                changed: true,
+                restarted,
+                change: change.map(Box::new),
+            };
             if validate_only {
                 return Ok(answer);
             }

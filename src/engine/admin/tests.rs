@@ -1,14 +1,20 @@
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::Instant;
+
+use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::EventKind;
 use crate::domain::policy::{Bound, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec};
 use crate::domain::refusal::Refusal;
 use crate::domain::subject::Subject;
 use crate::domain::time::Time;
-use crate::engine::{Engine, Error, Settings};
+use crate::domain::window::Window;
+use crate::engine::{Engine, Error, OverLimit, Settings};
 use crate::store::clock::{Clock, ManualClock};
 use crate::store::faulty::{Fault, FaultyStore};
 use crate::store::memory::MemoryStore;
+use crate::store::{Change, ChangeSet, Store as _};
 
 /// An engine over a store under a clock that stands still, with a policy.
 async fn engine() -> (Arc<Engine>, Arc<FaultyStore>, Arc<MemoryStore>) {
@@ -79,4 +85,53 @@ async fn a_deletion_needs_the_etag_that_is_there() {
     let again = engine.put_subject(subject("pro"), "", "test").await.unwrap();
     assert_ne!(again.etag, first.etag);
     assert_ne!(again.etag, second.etag);
+}
+
+/// A policy with these limits, all of the same metric and user.
+fn limits(maxima: &[(&str, i64)]) -> PolicySpec {
+    let base = policy();
+    let limit = |&(name, max): &(&str, i64)| LimitSpec {
+        name: name.to_owned(),
+        max: MaxSpec::Same(Bound::AtMost(max)),
+        ..base.limits[0].clone()
+    };
+    PolicySpec { limits: maxima.iter().map(limit).collect(), ..base.clone() }
+}
+
+/// Counters of a limit, used 0, 1, 2 and so on.
+async fn count(store: &FaultyStore, limit: &str, counters: i64) {
+    let counter = |n: i64| {
+        let key = [("user".to_owned(), format!("{n:05}"))].into();
+        let id = CounterId::new("n", limit, "m", 1, key, Window::Lifetime);
+        let value = Counter { used: n, ..Counter::new(Arc::new(id)) };
+        Change { expected: None, version: 1, value, purge_at: None, proven: false }
+    };
+    let counters = (0..counters).map(counter).collect();
+    store.write(&ChangeSet { counters, ..ChangeSet::default() }).await.unwrap();
+}
+
+#[tokio::test]
+async fn every_counter_of_a_lowered_limit_is_looked_at_and_no_other() {
+    let (engine, store, _) = engine().await;
+    let maxima = |l, after| limits(&[("l", l), ("l/", 9), ("l2", 9), ("m", after)]);
+    engine.apply_policy(maxima(5000, 7), 0, false, "test").await.unwrap();
+    for limit in ["k", "l", "l/", "l2", "m"] {
+        count(&store, limit, 1700).await;
+    }
+    let until = || Instant::now() + Duration::from_secs(60);
+    let applied = engine.apply_policy(maxima(1000, 7), 0, true, "test").await.unwrap();
+    let change = applied.change.unwrap();
+    let over = engine.over_limit(&change, until()).await.unwrap();
+    assert_eq!((over.count, over.limits.len(), over.incomplete), (699, 100, false));
+    assert!(over.limits.iter().all(|status| status.counter.limit == "l" && status.used > 1000));
+    let applied = engine.apply_policy(maxima(1690, 5), 0, true, "test").await.unwrap();
+    let over = engine.over_limit(&applied.change.unwrap(), until()).await.unwrap();
+    assert_eq!((over.count, over.limits.len()), (9 + 1694, 100));
+    // Whoever has no time hears that there may be more, and so does everybody
+    // while the store does not answer.
+    let over = engine.over_limit(&change, Instant::now()).await.unwrap();
+    assert_eq!(over, OverLimit { count: 0, limits: vec![], incomplete: true });
+    store.set_down(true);
+    let over = engine.over_limit(&change, until()).await.unwrap();
+    assert!(over.incomplete);
 }
