@@ -118,7 +118,7 @@ async fn every_counter_of_a_lowered_limit_is_looked_at_and_no_other() {
     for limit in ["k", "l", "l/", "l2", "m"] {
         count(&store, limit, 1700).await;
     }
-    let until = || Instant::now() + Duration::from_secs(60);
+    let until = || Instant::now() + Duration::from_mins(1);
     let applied = engine.apply_policy(maxima(1000, 7), 0, true, "test").await.unwrap();
     let change = applied.change.unwrap();
     let over = engine.over_limit(&change, until()).await.unwrap();

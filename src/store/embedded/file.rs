@@ -19,6 +19,9 @@ use crate::domain::time::Time;
 use crate::store::document::{CounterDoc, ReservationDoc, ResourceDoc, SubjectDoc, decode};
 use crate::store::{ChangeSet, Loaded, StoreError, WriteError};
 
+/// Documents, each with its key.
+type Rows = Vec<(String, Vec<u8>)>;
+
 pub(super) struct File {
     /// Opened anew after an error; `None` while that does not succeed.
     database: RwLock<Option<Database>>,
@@ -146,7 +149,7 @@ impl File {
         after: &str,
         end: &str,
         limit: usize,
-    ) -> Result<(Vec<(String, Vec<u8>)>, Option<String>), StoreError> {
+    ) -> Result<(Rows, Option<String>), StoreError> {
         let places: Vec<(String, u64)> = {
             let index = self.index();
             let range =
