@@ -48,8 +48,9 @@ impl Lowered<'_> {
             // Another subject may rule the same counter.
             return true;
         }
-        let plans: BTreeSet<Option<&String>> =
-            self.after.source.spec.plans.iter().map(Some).chain([None]).collect();
+        // Of both: a plan that has gone may have subjects still.
+        let plans = [self.before, self.after].into_iter().flat_map(|p| &p.source.spec.plans);
+        let plans: BTreeSet<Option<&String>> = plans.map(Some).chain([None]).collect();
         plans.into_iter().any(|plan| {
             let new = general(self.after, self.new, plan);
             new.is_some_and(|new| less(new, general(self.before, old, plan)))

@@ -144,6 +144,15 @@ fn each_by_its_own_plan() {
 }
 
 #[test]
+fn subjects_of_a_plan_that_has_gone_are_not_forgotten() {
+    let before = apply(None, spec(limit(by_plan(3, 9)), "free"));
+    let without = PolicySpec { plans: vec!["free".to_owned()], ..spec(limit(same(3)), "free") };
+    let after = apply(Some(&before), without);
+    let subjects = [subject("a", "pro", None)];
+    assert_eq!(over_at((&before, &after), &[("a", 5)], &subjects, at(30)), ["a"]);
+}
+
+#[test]
 fn another_default_plan_lowers_for_those_without_one() {
     let before = apply(None, spec(limit(by_plan(3, 9)), "pro"));
     let after = apply(Some(&before), spec(limit(by_plan(3, 9)), "free"));
