@@ -50,6 +50,7 @@
 //! | a rule | `domain/decide/`, `domain/policy/` |
 //! | what a window is | `domain/window.rs` |
 //! | a request's bounds | `api/convert/request.rs` |
+//! | how listings are paged | `api/convert/page.rs` |
 //! | an error's name or text | `api/catalogue.rs` |
 //! | how batches form | `engine/queue.rs`, `engine/batch.rs` |
 //! | how records are written down | `store/document/` |

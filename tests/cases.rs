@@ -20,8 +20,12 @@ mod contention;
 mod expiry;
 #[path = "cases/idempotency.rs"]
 mod idempotency;
+#[path = "cases/listings.rs"]
+mod listings;
 #[path = "cases/names.rs"]
 mod names;
+#[path = "cases/over_limit.rs"]
+mod over_limit;
 #[path = "cases/restart.rs"]
 mod restart;
 #[path = "cases/settlement.rs"]

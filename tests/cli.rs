@@ -3,6 +3,9 @@
 
 mod support;
 
+#[path = "cli/admin.rs"]
+mod admin;
+
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpListener;

@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "store_conformance/listing.rs"]
+mod listing;
 #[path = "store_conformance/records.rs"]
 mod records;
 #[path = "store_conformance/suite.rs"]
@@ -79,6 +81,7 @@ macro_rules! all_but_durability {
                 a_counter_that_appeared_meanwhile_is_a_conflict,
                 a_resource_is_bound_once,
                 a_policy_revision_is_added_once,
+                a_subject_is_removed_as_it_was_seen,
                 nothing_is_written_after_its_time,
                 of_many_writers_from_one_version_one_wins,
                 guarded_increments_lose_nothing,
@@ -87,6 +90,10 @@ macro_rules! all_but_durability {
                 a_read_after_a_write_sees_it,
                 a_value_is_swapped_only_for_the_one_expected,
                 of_many_swaps_from_one_value_one_wins,
+                subjects_are_listed_by_namespace_kind_and_plan,
+                subjects_of_a_plan_are_found_among_many,
+                a_listing_goes_on_where_it_was_whatever_changes,
+                revisions_are_listed_newest_first,
             ];
         )+}
     };

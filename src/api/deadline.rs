@@ -18,6 +18,11 @@ pub(super) fn answer_by(metadata: &MetadataMap) -> Option<Instant> {
     Some(Instant::now() + timeout.saturating_sub(margin))
 }
 
+/// The same where the caller has no deadline: not later than his patience.
+pub(super) fn latest(deadline: Option<Instant>) -> Instant {
+    deadline.unwrap_or_else(|| Instant::now() + PATIENCE)
+}
+
 /// A read, given up when it is too late for the caller.
 pub(super) async fn read_by<T>(
     deadline: Option<Instant>,
@@ -39,8 +44,7 @@ async fn by<T>(
     call: impl Future<Output = Result<T, Error>>,
     late: Error,
 ) -> Result<T, Error> {
-    let deadline = deadline.unwrap_or_else(|| Instant::now() + PATIENCE);
-    tokio::time::timeout_at(deadline, call).await.unwrap_or(Err(late))
+    tokio::time::timeout_at(latest(deadline), call).await.unwrap_or(Err(late))
 }
 
 /// At most eight digits and a unit, by the gRPC protocol.

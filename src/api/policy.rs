@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::convert::times::timestamp;
-use super::convert::{policy, subject};
-use super::deadline::{answer_by, change_by, read_by};
+use super::convert::{answer, policy, subject};
+use super::deadline::{answer_by, change_by, latest, read_by};
 use super::{ANONYMOUS, catalogue};
-use crate::domain::name::{Violation, check_name};
+use crate::domain::name::{SubjectKey, Violation, check_name};
 use crate::domain::refusal::Refusal;
 use crate::engine::Engine;
 use crate::proto::v1;
@@ -33,7 +32,7 @@ impl PolicyService for PolicyApi {
         &self,
         call: Request<v1::ApplyPolicyRequest>,
     ) -> Result<Response<v1::ApplyPolicyResponse>, Status> {
-        let deadline = answer_by(call.metadata());
+        let deadline = latest(answer_by(call.metadata()));
         let v1::ApplyPolicyRequest { policy, expected_revision, validate_only } = call.into_inner();
         let given = policy.ok_or_else(|| vec![Violation::new("policy", "must be given")]);
         let mut spec = given.and_then(policy::checked);
@@ -45,11 +44,17 @@ impl PolicyService for PolicyApi {
         }
         let spec = spec.map_err(|faults| catalogue::refused(Refusal::InvalidFields(faults)))?;
         let applied = self.engine.apply_policy(spec, expected_revision, validate_only, ANONYMOUS);
-        let applied = change_by(deadline, applied).await.map_err(catalogue::failed)?;
+        let applied = change_by(Some(deadline), applied).await.map_err(catalogue::failed)?;
+        // After the change, by what is counted then; whether it was made is
+        // settled here, so that this can only shorten the list.
+        let over_limit = match &applied.change {
+            Some(change) => self.engine.over_limit(change, deadline).await,
+            None => None,
+        };
         Ok(Response::new(v1::ApplyPolicyResponse {
             revision: applied.revision,
             changed: applied.changed,
-            over_limit: None,
+            over_limit: over_limit.as_ref().map(answer::over_limit),
             restarted_limits: applied.restarted,
         }))
     }
@@ -72,12 +77,22 @@ impl PolicyService for PolicyApi {
         let found = found.map_err(catalogue::failed)?;
         Ok(Response::new(v1::GetPolicyResponse {
             policy: Some(policy::spec_to_policy(&found.spec)),
-            revision: Some(v1::PolicyRevision {
-                revision: found.revision,
-                create_time: Some(timestamp(found.create_time)),
-                principal: found.principal,
-            }),
+            revision: Some(policy::revision(found.head()).1),
         }))
+    }
+
+    async fn list_policy_revisions(
+        &self,
+        call: Request<v1::ListPolicyRevisionsRequest>,
+    ) -> Result<Response<v1::ListPolicyRevisionsResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let asked = policy::revisions(call.into_inner());
+        let (namespace, page, before) =
+            asked.map_err(|faults| catalogue::refused(Refusal::InvalidFields(faults)))?;
+        let found = self.engine.policy_revisions(&namespace, before, page.ask());
+        let found = read_by(deadline, found).await.map_err(catalogue::failed)?;
+        let (revisions, next_page_token) = page.cut(found.into_iter().map(policy::revision));
+        Ok(Response::new(v1::ListPolicyRevisionsResponse { revisions, next_page_token }))
     }
 
     async fn put_subject(
@@ -101,16 +116,40 @@ impl PolicyService for PolicyApi {
     ) -> Result<Response<v1::GetSubjectResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let v1::GetSubjectRequest { namespace, kind, id } = call.into_inner();
-        let mut faults = Vec::new();
-        check_name("namespace", &namespace, &mut faults);
-        check_name("kind", &kind, &mut faults);
-        check_name("id", &id, &mut faults);
-        if !faults.is_empty() {
-            return Err(catalogue::refused(Refusal::InvalidFields(faults)));
-        }
+        subject::check_key(&namespace, &kind, &id).map_err(catalogue::refused)?;
         let found = read_by(deadline, self.engine.subject(&namespace, &kind, &id)).await;
         let (found, etag) = found.map_err(catalogue::failed)?;
         let subject = Some(subject::message(&found, etag));
         Ok(Response::new(v1::GetSubjectResponse { subject }))
+    }
+
+    async fn list_subjects(
+        &self,
+        call: Request<v1::ListSubjectsRequest>,
+    ) -> Result<Response<v1::ListSubjectsResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let listing = subject::listing(call.into_inner()).map_err(catalogue::refused)?;
+        let subject::Listing { namespace, kind, plan, page } = listing;
+        let after = page.after.clone().map(SubjectKey::from_stored);
+        let (kind, plan) = (kind.as_deref(), plan.as_deref());
+        let found = self.engine.subjects(&namespace, kind, plan, after.as_ref(), page.ask());
+        let found = read_by(deadline, found).await.map_err(catalogue::failed)?;
+        let rows = found
+            .into_iter()
+            .map(|(found, etag)| (found.key().as_str().to_owned(), subject::message(&found, etag)));
+        let (subjects, next_page_token) = page.cut(rows);
+        Ok(Response::new(v1::ListSubjectsResponse { subjects, next_page_token }))
+    }
+
+    async fn delete_subject(
+        &self,
+        call: Request<v1::DeleteSubjectRequest>,
+    ) -> Result<Response<v1::DeleteSubjectResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let v1::DeleteSubjectRequest { namespace, kind, id, etag } = call.into_inner();
+        subject::check_key(&namespace, &kind, &id).map_err(catalogue::refused)?;
+        let deleted = self.engine.delete_subject(&namespace, &kind, &id, &etag, ANONYMOUS);
+        change_by(deadline, deleted).await.map_err(catalogue::failed)?;
+        Ok(Response::new(v1::DeleteSubjectResponse {}))
     }
 }

@@ -12,6 +12,9 @@ use super::parse;
 use crate::proto::v1::policy_service_client::PolicyServiceClient;
 use crate::proto::v1::quota_service_client::QuotaServiceClient;
 
+/// The most that a page of a listing may have; whoever wants all reads fewer.
+pub(super) const MAX_PAGE: i32 = 1000;
+
 /// The flags of every command that asks a server.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]

@@ -74,10 +74,10 @@ enum Command {
     /// See where the limits stand.
     #[command(after_help = EXIT_CODES)]
     Usage(calls::Usage),
-    /// Check, apply and show policies.
+    /// Check, compare, apply and show policies.
     #[command(subcommand, after_help = EXIT_CODES)]
     Policy(policy::Command),
-    /// Set and show subjects: the owners of plans.
+    /// Set, show, list and delete subjects: the owners of plans.
     #[command(subcommand, after_help = EXIT_CODES)]
     Subject(subject::Command),
     /// Measure reserve+commit pairs a second.

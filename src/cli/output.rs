@@ -32,8 +32,9 @@ macro_rules! named {
 }
 
 named! {
-    ApplyPolicyResponse CheckResponse CommitResponse GetPolicyResponse GetSubjectResponse
-    GetUsageResponse PutSubjectResponse ReleaseResponse ReserveResponse
+    ApplyPolicyResponse CheckResponse CommitResponse DeleteSubjectResponse GetPolicyResponse
+    GetSubjectResponse GetUsageResponse PolicyRevision PutSubjectResponse ReleaseResponse
+    ReserveResponse Subject
 }
 
 /// How answers are printed.
@@ -73,7 +74,16 @@ impl Output {
     ///
     /// stdout does not take it.
     pub fn message<M: Named>(self, message: &M) -> Result<(), Failure> {
-        self.value(&json(M::NAME, &message.encode_to_vec())?)
+        self.value(&to_json(message)?)
+    }
+
+    /// Prints one of many messages as a line of JSON, for programs too.
+    ///
+    /// # Errors
+    ///
+    /// stdout does not take it.
+    pub fn one_of_many<M: Named>(self, message: &M) -> Result<(), Failure> {
+        if self.json { print(&to_json(message)?.to_string()) } else { Ok(()) }
     }
 
     /// Prints JSON, for programs too.
@@ -152,6 +162,11 @@ pub(super) fn instant(time: prost_types::Timestamp) -> String {
         .map_or_else(|_| format!("{} s", time.seconds), |time| time.to_string())
 }
 
+/// A message as [`json`] has it.
+pub(super) fn to_json<M: Named>(message: &M) -> Result<Value, Failure> {
+    json(M::NAME, &message.encode_to_vec())
+}
+
 /// An encoded message as canonical proto3 JSON, its keys in alphabetical order,
 /// so that equal answers print alike. Fields at their default are
 /// printed too: a script should not have to know that a missing `admitted`
@@ -190,12 +205,15 @@ mod tests {
         for name in [
             v1::ApplyPolicyResponse::NAME,
             v1::CommitResponse::NAME,
+            v1::DeleteSubjectResponse::NAME,
             v1::GetPolicyResponse::NAME,
             v1::GetSubjectResponse::NAME,
             v1::GetUsageResponse::NAME,
+            v1::PolicyRevision::NAME,
             v1::PutSubjectResponse::NAME,
             v1::ReleaseResponse::NAME,
             v1::ReserveResponse::NAME,
+            v1::Subject::NAME,
         ] {
             assert!(json(name, &[]).is_ok(), "{name}");
         }

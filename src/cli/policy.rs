@@ -1,13 +1,15 @@
-//! `quotad policy check`, `apply` and `show`.
+//! `quotad policy check`, `diff`, `apply`, `show` and `revisions`.
+
+mod diff;
 
 use std::fs;
 use std::io::{self, Read as _};
 
 use clap::{Args, Subcommand};
 
-use super::connect::{Connect, Namespace};
+use super::connect::{Connect, MAX_PAGE, Namespace};
 use super::exit;
-use super::output::{Failure, Output, instant, limits};
+use super::output::{Failure, Output, Stream, instant, limits, table};
 use crate::api::policy_file;
 use crate::domain::name::quoted;
 use crate::domain::policy::PolicySpec;
@@ -18,10 +20,19 @@ use crate::proto::v1;
 pub(super) enum Command {
     /// Check a policy file, without a server.
     Check(Check),
+    /// Compare a policy file with what is in force, or two revisions.
+    ///
+    /// Prints a unified diff of both as this program would write them, so that
+    /// comments and the order of keys do not matter. Of a file it says first
+    /// what applying it would do.
+    #[command(after_help = diff::EXIT_CODES)]
+    Diff(diff::Diff),
     /// Make a policy file the policy of its namespace.
     Apply(Apply),
     /// Print a policy, as YAML that can be applied again.
     Show(Show),
+    /// Print the revisions of a policy, newest first.
+    Revisions(Revisions),
 }
 
 /// What was typed after `policy check`.
@@ -66,6 +77,15 @@ pub(super) struct Show {
     connect: Connect,
 }
 
+/// What was typed after `policy revisions`.
+#[derive(Debug, Args)]
+pub(super) struct Revisions {
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    connect: Connect,
+}
+
 impl Command {
     /// How answers are printed.
     pub fn output(&self) -> Output {
@@ -73,6 +93,8 @@ impl Command {
             Self::Check(_) => Output::new(false),
             Self::Apply(args) => args.connect.output(),
             Self::Show(args) => args.connect.output(),
+            Self::Diff(args) => args.connect.output(),
+            Self::Revisions(args) => args.connect.output(),
         }
     }
 }
@@ -84,6 +106,8 @@ pub(super) async fn run(command: Command) -> Result<u8, Failure> {
         Command::Check(args) => check(&args, out),
         Command::Apply(args) => apply(args, out).await,
         Command::Show(args) => show(args, out).await,
+        Command::Diff(args) => diff::diff(args, out).await,
+        Command::Revisions(args) => revisions(args, out).await,
     }
 }
 
@@ -105,24 +129,46 @@ async fn apply(args: Apply, out: Output) -> Result<u8, Failure> {
     let server = args.connect.connect().await?;
     let answer = server.policy().apply_policy(server.call(request)).await?.into_inner();
     out.message(&answer)?;
-    let (namespace, revision) = (quoted(&spec.namespace), answer.revision);
-    out.line(&match (answer.changed, args.dry_run) {
+    tell(&answer, &spec.namespace, args.dry_run, out)?;
+    Ok(exit::OK)
+}
+
+/// What applying has done, or would do.
+fn tell(
+    answer: &v1::ApplyPolicyResponse,
+    namespace: &str,
+    dry_run: bool,
+    out: Output,
+) -> Result<(), Failure> {
+    let (namespace, revision) = (quoted(namespace), answer.revision);
+    out.line(&match (answer.changed, dry_run) {
         (false, _) => format!("unchanged: {namespace} is at revision {revision} with this content"),
         (true, true) => {
             format!("would become revision {revision} of {namespace}; nothing was changed")
         }
         (true, false) => format!("applied revision {revision} of {namespace}"),
     })?;
-    let start = if args.dry_run { "would start" } else { "start" };
+    let start = if dry_run { "would start" } else { "start" };
     if !answer.restarted_limits.is_empty() {
         let names = answer.restarted_limits.join(", ");
         out.line(&format!("these limits {start} with fresh counters: {names}"))?;
     }
-    if let Some(over) = answer.over_limit.filter(|over| over.count > 0) {
-        out.line(&format!("{} counters are above a limit that was lowered:", over.count))?;
+    let Some(over) = &answer.over_limit else { return Ok(()) };
+    if over.incomplete {
+        out.line("not all counters could be looked at in time: more may be above a lowered limit")?;
+    }
+    if over.count > 0 {
+        let be = if dry_run { "would be" } else { "are" };
+        let least = if over.incomplete { "at least " } else { "" };
+        let first = match over.limits.len() {
+            listed if usize::try_from(over.count) == Ok(listed) => String::new(),
+            listed => format!(", the first {listed} of them"),
+        };
+        let count = over.count;
+        out.line(&format!("{least}{count} counters {be} above a limit that was lowered{first}:"))?;
         out.table(&limits(&over.limits))?;
     }
-    Ok(exit::OK)
+    Ok(())
 }
 
 async fn show(args: Show, out: Output) -> Result<u8, Failure> {
@@ -134,19 +180,49 @@ async fn show(args: Show, out: Output) -> Result<u8, Failure> {
         out.message(&answer)?;
         return Ok(exit::OK);
     }
-    let spec = policy_file::from_message(answer.policy.unwrap_or_default()).map_err(|faults| {
-        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        Failure::Other(anyhow::anyhow!("use --json; as YAML: {}", faults.join("; ")))
-    })?;
+    let yaml = yaml(answer.policy.unwrap_or_default())?;
     if let Some(revision) = answer.revision {
         let when = revision
             .create_time
             .map_or_else(String::new, |at| format!(", applied {}", instant(at)));
         out.line(&format!("# revision {}{when} by {}", revision.revision, revision.principal))?;
     }
-    let yaml = policy_file::to_yaml(&spec).map_err(|error| Failure::Other(error.into()))?;
     out.line(yaml.trim_end())?;
     Ok(exit::OK)
+}
+
+async fn revisions(args: Revisions, out: Output) -> Result<u8, Failure> {
+    let server = args.connect.connect().await?;
+    let mut table = table(Stream::Stdout, ["REVISION", "APPLIED", "BY"], 3);
+    let mut request = v1::ListPolicyRevisionsRequest {
+        namespace: args.namespace.namespace,
+        page_size: MAX_PAGE,
+        page_token: String::new(),
+    };
+    loop {
+        let call = server.call(request.clone());
+        let page = server.policy().list_policy_revisions(call).await?.into_inner();
+        for revision in page.revisions {
+            out.one_of_many(&revision)?;
+            let applied = revision.create_time.map_or_else(String::new, instant);
+            table.add_row([revision.revision.to_string(), applied, revision.principal]);
+        }
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    out.table(&table)?;
+    Ok(exit::OK)
+}
+
+/// A policy that a server has answered, as this program would write it.
+fn yaml(policy: v1::Policy) -> Result<String, Failure> {
+    let spec = policy_file::from_message(policy).map_err(|faults| {
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        Failure::Other(anyhow::anyhow!("use --json; as YAML: {}", faults.join("; ")))
+    })?;
+    policy_file::to_yaml(&spec).map_err(|error| Failure::Other(error.into()))
 }
 
 /// Reads and parses a file; one line for each of its faults.

@@ -1,10 +1,11 @@
-//! `quotad subject set` and `show`.
+//! `quotad subject set`, `show`, `list` and `delete`.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 use comfy_table::Table;
 use tonic::Status;
 
-use super::connect::{Connect, Connection, Namespace};
+use super::connect::{Connect, Connection, MAX_PAGE, Namespace};
 use super::output::{Failure, Output, Stream, instant, reason, table};
 use super::{exit, parse};
 use crate::api::Reason;
@@ -18,6 +19,11 @@ pub(super) enum Command {
     Set(Changes),
     /// Print a subject.
     Show(Show),
+    /// Print all subjects, or those of a kind or on a plan.
+    List(List),
+    /// Forget a subject: it is then one that was never seen. What it used stays
+    /// counted.
+    Delete(Delete),
 }
 
 /// What was typed after `subject set`.
@@ -55,6 +61,10 @@ pub(super) struct Changes {
     /// A note kept with it, an empty VALUE removes it; may be repeated.
     #[arg(long = "label", group = "change", help_heading = "Changes", value_name = "KEY=VALUE", value_parser = parse::pair)]
     labels: Vec<(String, String)>,
+    /// Change it only if this is its etag now; without this, a change that
+    /// somebody else makes meanwhile is kept.
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    etag: Option<String>,
     #[command(flatten)]
     connect: Connect,
 }
@@ -71,12 +81,45 @@ pub(super) struct Show {
     connect: Connect,
 }
 
+/// What was typed after `subject list`.
+#[derive(Debug, Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    namespace: Namespace,
+    /// Only those of this kind, such as user.
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only those on this plan; one that names none is on the policy's default
+    /// plan.
+    #[arg(long)]
+    plan: Option<String>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// What was typed after `subject delete`.
+#[derive(Debug, Args)]
+pub(super) struct Delete {
+    #[command(flatten)]
+    namespace: Namespace,
+    /// The subject, KIND/ID, such as user/42.
+    #[arg(value_name = "KIND/ID", value_parser = parse::subject)]
+    subject: (String, String),
+    /// Delete it only if this is its etag now.
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    etag: Option<String>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
 impl Command {
     /// How answers are printed.
     pub fn output(&self) -> Output {
         match self {
             Self::Set(args) => args.connect.output(),
             Self::Show(args) => args.connect.output(),
+            Self::List(args) => args.connect.output(),
+            Self::Delete(args) => args.connect.output(),
         }
     }
 }
@@ -87,6 +130,8 @@ pub(super) async fn run(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Set(args) => set(args, out).await,
         Command::Show(args) => show(args, out).await,
+        Command::List(args) => list(args, out).await,
+        Command::Delete(args) => delete(args, out).await,
     }
 }
 
@@ -96,8 +141,11 @@ async fn set(args: Changes, out: Output) -> Result<u8, Failure> {
     parse::distinct("--set, --add and --unset together", limits)?;
     let server = args.connect.connect().await?;
     let put = match put(&server, &args).await {
-        // Somebody else was faster: his change is read and kept.
-        Err(status) if is(&status, Reason::PolicyRevisionMismatch) => put(&server, &args).await,
+        // Somebody else was faster: his change is read and kept, unless it was
+        // said what there must be.
+        Err(status) if is(&status, Reason::PolicyRevisionMismatch) && args.etag.is_none() => {
+            put(&server, &args).await
+        }
         done => done,
     }?;
     out.message(&put)?;
@@ -119,7 +167,7 @@ async fn put(server: &Connection, args: &Changes) -> Result<v1::PutSubjectRespon
         Err(status) => return Err(status),
     };
     change(&mut subject, args);
-    let etag = subject.etag.clone();
+    let etag = args.etag.clone().unwrap_or_else(|| subject.etag.clone());
     let request =
         v1::PutSubjectRequest { namespace: namespace.clone(), subject: Some(subject), etag };
     Ok(server.policy().put_subject(server.call(request)).await?.into_inner())
@@ -170,17 +218,79 @@ async fn show(args: Show, out: Output) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
+async fn list(args: List, out: Output) -> Result<u8, Failure> {
+    let server = args.connect.connect().await?;
+    let header = ["SUBJECT", "PLAN", "FROZEN", "OVERRIDES", "UPDATED"];
+    let mut table = table(Stream::Stdout, header, header.len());
+    let mut request = v1::ListSubjectsRequest {
+        namespace: args.namespace.namespace,
+        kind: args.kind.unwrap_or_default(),
+        plan: args.plan.unwrap_or_default(),
+        page_size: MAX_PAGE,
+        page_token: String::new(),
+    };
+    loop {
+        let call = server.call(request.clone());
+        let page = server.policy().list_subjects(call).await?.into_inner();
+        for subject in &page.subjects {
+            out.one_of_many(subject)?;
+            if !out.json {
+                table.add_row(row(subject));
+            }
+        }
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    out.table(&table)?;
+    Ok(exit::OK)
+}
+
+async fn delete(args: Delete, out: Output) -> Result<u8, Failure> {
+    let server = args.connect.connect().await?;
+    let (kind, id) = args.subject;
+    let request = v1::DeleteSubjectRequest {
+        namespace: args.namespace.namespace,
+        kind: kind.clone(),
+        id: id.clone(),
+        etag: args.etag.unwrap_or_default(),
+    };
+    let answer = server.policy().delete_subject(server.call(request)).await?.into_inner();
+    out.message(&answer)?;
+    out.line(&format!("deleted {kind}/{id}"))?;
+    Ok(exit::OK)
+}
+
 fn is(status: &Status, expected: Reason) -> bool {
     reason(status) == expected.as_str_name()
+}
+
+/// A subject on one line.
+fn row(subject: &v1::Subject) -> [String; 5] {
+    [
+        format!("{}/{}", subject.kind, subject.id),
+        plan(subject).to_owned(),
+        yes_or_no(subject.frozen).to_owned(),
+        subject.overrides.len().to_string(),
+        subject.update_time.map_or_else(String::new, instant),
+    ]
+}
+
+fn plan(subject: &v1::Subject) -> &str {
+    if subject.plan.is_empty() { "(default)" } else { &subject.plan }
+}
+
+fn yes_or_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
 }
 
 /// A subject, one line for each thing that is known of it.
 fn describe(subject: &v1::Subject) -> Table {
     let mut table =
         table(Stream::Stdout, ["SUBJECT", &format!("{}/{}", subject.kind, subject.id)], 2);
-    let plan = if subject.plan.is_empty() { "(default)" } else { &subject.plan };
-    table.add_row(["plan", plan]);
-    table.add_row(["frozen", if subject.frozen { "yes" } else { "no" }]);
+    table.add_row(["plan", plan(subject)]);
+    table.add_row(["frozen", yes_or_no(subject.frozen)]);
     for over in &subject.overrides {
         let change = match over.change {
             Some(Change::Set(max)) => format!("max {max}"),

@@ -28,4 +28,6 @@ pub enum EventKind {
     PolicyApplied,
     /// A subject was created or changed.
     SubjectPut,
+    /// A subject was deleted.
+    SubjectDeleted,
 }

@@ -7,6 +7,9 @@
 //! confirmed in the background, to keep the reading off the path of a call, and
 //! at once where the store tells that somebody has changed them.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,12 +61,14 @@ pub(super) struct Moment {
 struct Copy<T> {
     value: T,
     confirmed: Moment,
+    /// When the answer was here: whatever is asked for later is newer.
+    obtained: Instant,
     used: Instant,
 }
 
 impl<T> Copy<T> {
     fn new(value: T, confirmed: Moment) -> Self {
-        Self { value, confirmed, used: confirmed.process }
+        Self { value, confirmed, obtained: Instant::now(), used: confirmed.process }
     }
 
     fn fresh(&mut self, now: Moment) -> bool {
@@ -148,8 +153,12 @@ impl Catalog {
         copy.fresh(self.moment()).then(|| in_force(copy))
     }
 
-    /// Subjects were read, asked for at that instant. Gives those in force:
-    /// what was written here meanwhile is newer than what was read.
+    /// Subjects were read, asked for at that instant. Gives those in force.
+    ///
+    /// What was asked for after the known copy was here is newer, whatever its
+    /// version: a subject that was deleted and put again may have a lower one.
+    /// Of two that overlap the higher version is newer; where one of them is
+    /// none, nobody can tell, and what is known stays until the next reading.
     pub fn read(
         &self,
         subjects: HashMap<SubjectKey, Option<Versioned<Subject>>>,
@@ -165,22 +174,34 @@ impl Catalog {
                 return (key, value);
             };
             let older = match (&row, &copy.value) {
+                _ if asked.process > copy.obtained => false,
                 (Some(read), Some(known)) => read.version < known.version,
-                _ => asked < copy.confirmed,
+                (None, None) => false,
+                _ => true,
             };
             if !older {
                 copy.value = row;
                 copy.confirmed = copy.confirmed.max(asked);
+                copy.obtained = Instant::now();
             }
             (key, in_force(copy))
         };
         subjects.into_iter().map(&mut take).collect()
     }
 
-    /// A subject was written, in this version, no earlier than `begun`.
-    pub fn wrote(&self, subject: Subject, version: i64, begun: Moment) {
-        let key = subject.key();
-        self.read([(key, Some(Versioned { version, value: subject }))].into(), begun);
+    /// A subject was written, in this version, no earlier than `begun`; `None`
+    /// where it was deleted, which had this version. In force at once, unless
+    /// what others wrote afterwards was read meanwhile.
+    pub fn wrote(&self, key: SubjectKey, version: i64, subject: Option<Subject>, begun: Moment) {
+        let mut copies = lock(&self.subjects);
+        if let Some(copy) = copies.peek(&key)
+            && begun.process <= copy.obtained
+            && copy.value.as_ref().is_some_and(|known| known.version > version)
+        {
+            return;
+        }
+        let row = subject.map(|subject| Versioned { version, value: Arc::new(subject) });
+        copies.put(key, Copy::new(row, begun));
     }
 
     /// Confirms copies in use, for ever.
@@ -262,120 +283,4 @@ fn in_force(copy: &Copy<SubjectRow>) -> Option<Arc<Subject>> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::policy::{
-        Applied, Bound, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec,
-    };
-    use crate::store::clock::{Clock, ManualClock};
-    use crate::store::faulty::FaultyStore;
-    use crate::store::memory::MemoryStore;
-    use crate::store::{Change, ChangeSet};
-
-    /// A store that others write to as well, with a clock to move.
-    fn shared() -> (Arc<FaultyStore>, Arc<Catalog>, ManualClock) {
-        let clock = ManualClock::at(Time::default());
-        let store =
-            FaultyStore::new(Arc::new(MemoryStore::new(Clock::Manual(clock.clone()))), 0, 0);
-        let catalog = Arc::new(Catalog::new(Arc::<FaultyStore>::clone(&store)));
-        (store, catalog, clock)
-    }
-
-    /// Somebody else raises the limit.
-    async fn apply_elsewhere(store: &SharedStore, current: Option<&PolicyRevision>) {
-        let limit = LimitSpec {
-            name: "l".to_owned(),
-            metric: "m".to_owned(),
-            conditions: [].into(),
-            per: vec![],
-            optional: false,
-            plan_of: None,
-            window: WindowSpec::Lifetime,
-            max: MaxSpec::Same(Bound::AtMost(current.map_or(1, |current| current.revision + 1))),
-            mode: Mode::Enforced,
-        };
-        let spec = PolicySpec {
-            namespace: "n".to_owned(),
-            metrics: [("m".to_owned(), MetricSpec::default())].into(),
-            limits: vec![limit],
-            ..PolicySpec::default()
-        };
-        let applied = PolicyRevision::after(current, spec, store.now(), "somebody else");
-        let Applied::Changed { revision, .. } = applied else { panic!("nothing changed") };
-        let changes = ChangeSet { policies: vec![*revision], ..ChangeSet::default() };
-        store.write(&changes).await.unwrap();
-    }
-
-    /// Somebody else puts a subject, in this version.
-    async fn put_elsewhere(store: &SharedStore, version: i64) -> SubjectKey {
-        let subject = Subject {
-            namespace: "n".to_owned(),
-            kind: "user".to_owned(),
-            id: "42".to_owned(),
-            plan: format!("plan {version}"),
-            ..Subject::default()
-        };
-        let key = subject.key();
-        let expected = (version > 1).then_some(version - 1);
-        let put = Change { expected, version, value: subject, purge_at: None, proven: false };
-        store.write(&ChangeSet { subjects: vec![put], ..ChangeSet::default() }).await.unwrap();
-        key
-    }
-
-    async fn revision(catalog: &Catalog) -> i64 {
-        catalog.policy("n").await.unwrap().map_or(0, |policy| policy.source.revision)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_copy_is_used_for_a_second_of_either_clock() {
-        let (store, catalog, clock) = shared();
-        let store: SharedStore = store;
-        apply_elsewhere(&store, None).await;
-        assert_eq!(revision(&catalog).await, 1);
-        let first = store.policy("n", 1).await.unwrap().unwrap();
-        apply_elsewhere(&store, Some(&first)).await;
-        clock.advance(Span::from_millis(999));
-        tokio::time::advance(Duration::from_millis(999)).await;
-        assert_eq!(revision(&catalog).await, 1, "a copy");
-        clock.advance(Span::from_millis(1));
-        assert_eq!(revision(&catalog).await, 2, "the store's clock says that it is old");
-        let second = store.policy("n", 2).await.unwrap().unwrap();
-        apply_elsewhere(&store, Some(&second)).await;
-        assert_eq!(revision(&catalog).await, 2, "a copy");
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(revision(&catalog).await, 3, "this process's clock says so");
-    }
-
-    /// Time stands still here: nothing is found by asking again.
-    #[tokio::test(start_paused = true)]
-    async fn what_is_told_to_have_changed_is_looked_at_again_at_once() {
-        let (faulty, catalog, _clock) = shared();
-        let store: SharedStore = Arc::<FaultyStore>::clone(&faulty);
-        let following = tokio::spawn(Arc::clone(&catalog).follow_changes());
-        tokio::task::yield_now().await;
-        apply_elsewhere(&store, None).await;
-        assert_eq!(revision(&catalog).await, 1);
-        let key = put_elsewhere(&store, 1).await;
-        let keys = || Keys { subjects: vec![key.clone()], ..Keys::default() };
-        let loaded = store.load(&keys()).await.unwrap().subjects;
-        catalog.read(loaded, catalog.moment());
-        let first = store.policy("n", 1).await.unwrap().unwrap();
-        apply_elsewhere(&store, Some(&first)).await;
-        put_elsewhere(&store, 2).await;
-        let plan = || catalog.subject(&key).flatten().map(|subject| subject.plan.clone());
-        assert_eq!((revision(&catalog).await, plan()), (1, Some("plan 1".to_owned())), "copies");
-
-        faulty.announce(Changed::Subject(key.clone()));
-        faulty.announce(Changed::Policy("n".to_owned()));
-        faulty.announce(Changed::Policy("of no copy".to_owned()));
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!((revision(&catalog).await, plan()), (2, Some("plan 2".to_owned())));
-        assert!(!lock(&catalog.policies).contains("of no copy"));
-        following.abort();
-    }
 }

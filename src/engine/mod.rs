@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub use admin::{PolicyApplied, SubjectPut};
+pub use admin::{OverLimit, PolicyApplied, PolicyChange, SubjectPut};
 
 use crate::domain::decide::{Answer, Command};
 use crate::domain::refusal::Refusal;

@@ -72,6 +72,23 @@ impl<T> Change<T> {
     }
 }
 
+/// A record that is to go.
+#[derive(Clone, Debug)]
+pub struct Removal<K> {
+    /// Which record.
+    pub key: K,
+    /// The version that it must have now.
+    pub expected: i64,
+}
+
+impl<K> Removal<K> {
+    /// Whether the record is as the removal expects, given the version that is
+    /// there now.
+    pub(super) fn guard(&self, present: Option<i64>) -> Result<(), WriteError> {
+        if present == Some(self.expected) { Ok(()) } else { Err(WriteError::Conflict) }
+    }
+}
+
 /// A resource that belongs to a reservation from now on.
 #[derive(Clone, Debug)]
 pub struct Binding {
@@ -94,6 +111,8 @@ pub struct ChangeSet {
     pub resources: Vec<Binding>,
     /// Subjects.
     pub subjects: Vec<Change<Subject>>,
+    /// Subjects to be removed; none of them may be changed too.
+    pub removed_subjects: Vec<Removal<SubjectKey>>,
     /// Policy revisions to be added; none of these may exist yet.
     pub policies: Vec<PolicyRevision>,
     /// Events to be added.
@@ -111,6 +130,7 @@ impl ChangeSet {
             && self.counters.is_empty()
             && self.resources.is_empty()
             && self.subjects.is_empty()
+            && self.removed_subjects.is_empty()
             && self.policies.is_empty()
             && self.events.is_empty()
     }

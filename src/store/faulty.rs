@@ -13,13 +13,15 @@ use futures_util::stream;
 use tokio::sync::broadcast;
 
 use super::{
-    ChangeSet, Changed, Feed, Loaded, Retention, SharedStore, Store, StoreError, TestClock,
-    WriteError,
+    ChangeSet, Changed, Feed, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter,
+    TestClock, Versioned, WriteError,
 };
 use crate::domain::counter::Counter;
-use crate::domain::policy::PolicyRevision;
+use crate::domain::name::SubjectKey;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
+use crate::domain::subject::Subject;
 use crate::domain::time::Time;
 
 /// What may go wrong with a write.
@@ -186,6 +188,26 @@ impl Store for FaultyStore {
     ) -> Result<Option<PolicyRevision>, StoreError> {
         self.up()?;
         self.inner.policy(namespace, revision).await
+    }
+
+    async fn revisions_before(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, StoreError> {
+        self.up()?;
+        self.inner.revisions_before(namespace, before, limit).await
+    }
+
+    async fn subjects_after(
+        &self,
+        filter: &SubjectFilter,
+        key: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned<Subject>>, StoreError> {
+        self.up()?;
+        self.inner.subjects_after(filter, key, limit).await
     }
 
     async fn reservations_after(

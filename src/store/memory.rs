@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use super::{
-    Binding, Change, ChangeSet, Loaded, Retention, Store, StoreError, Versioned, WriteError,
+    Binding, Change, ChangeSet, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned,
+    WriteError,
 };
 use crate::domain::counter::Counter;
 use crate::domain::event::Event;
 use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
-use crate::domain::policy::PolicyRevision;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
 use crate::domain::subject::Subject;
@@ -33,7 +34,8 @@ struct Records {
     reservations: BTreeMap<String, Versioned<Arc<Reservation>>>,
     counters: BTreeMap<String, Versioned<Counter>>,
     resources: HashMap<ResourceKey, ReservationKey>,
-    subjects: HashMap<SubjectKey, Versioned<Subject>>,
+    // By key, so that they can be listed.
+    subjects: BTreeMap<SubjectKey, Versioned<Subject>>,
     policies: HashMap<String, BTreeMap<i64, PolicyRevision>>,
     events: Vec<Event>,
     values: HashMap<String, i64>,
@@ -91,6 +93,32 @@ impl Store for MemoryStore {
         revision: i64,
     ) -> Result<Option<PolicyRevision>, StoreError> {
         Ok(self.records().policies.get(namespace).and_then(|all| all.get(&revision)).cloned())
+    }
+
+    async fn revisions_before(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, StoreError> {
+        let records = self.records();
+        let Some(revisions) = records.policies.get(namespace) else { return Ok(Vec::new()) };
+        let older = revisions.range(..before.unwrap_or(i64::MAX)).rev().take(limit);
+        Ok(older.map(|(_, revision)| revision.head()).collect())
+    }
+
+    async fn subjects_after(
+        &self,
+        filter: &SubjectFilter,
+        key: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned<Subject>>, StoreError> {
+        let Some((after, end)) = filter.between(key) else { return Ok(Vec::new()) };
+        let bounds = [after, end].map(SubjectKey::from_stored);
+        let records = self.records();
+        let found = records.subjects.range((Excluded(&bounds[0]), Excluded(&bounds[1])));
+        let meant = found.filter(|(_, row)| filter.has_plan(&row.value.plan));
+        Ok(meant.take(limit).map(|(_, row)| row.clone()).collect())
     }
 
     async fn reservations_after(
@@ -157,6 +185,9 @@ impl Records {
         for change in &changes.subjects {
             change.guard_quietly(version(self.subjects.get(&change.value.key())))?;
         }
+        for removal in &changes.removed_subjects {
+            removal.guard(version(self.subjects.get(&removal.key)))?;
+        }
         let bound =
             changes.resources.iter().any(|binding| self.resources.contains_key(&binding.resource));
         let applied = changes.policies.iter().any(|policy| {
@@ -176,6 +207,9 @@ impl Records {
         }
         for Change { version, value, .. } in changes.subjects.iter().cloned() {
             self.subjects.insert(value.key(), Versioned { version, value });
+        }
+        for removal in &changes.removed_subjects {
+            self.subjects.remove(&removal.key);
         }
         for Binding { resource, owner, .. } in changes.resources.iter().cloned() {
             self.resources.insert(resource, owner);

@@ -9,6 +9,7 @@ mod changes;
 pub mod clock;
 pub mod document;
 mod feed;
+mod filter;
 
 pub mod embedded;
 pub mod faulty;
@@ -16,8 +17,9 @@ pub mod memory;
 pub mod mongo;
 pub mod test_clock;
 
-pub use changes::{Binding, Change, ChangeSet, Loaded, StoreError, Versioned, WriteError};
+pub use changes::{Binding, Change, ChangeSet, Loaded, Removal, StoreError, Versioned, WriteError};
 pub use feed::{Changed, Feed};
+pub use filter::SubjectFilter;
 pub use test_clock::TestClock;
 
 use std::sync::Arc;
@@ -25,9 +27,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::domain::counter::Counter;
-use crate::domain::policy::PolicyRevision;
+use crate::domain::name::SubjectKey;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
+use crate::domain::subject::Subject;
 use crate::domain::time::Time;
 
 /// A store, whichever it is.
@@ -106,6 +110,32 @@ pub trait Store: Send + Sync + 'static {
         namespace: &str,
         revision: i64,
     ) -> Result<Option<PolicyRevision>, StoreError>;
+
+    /// The next revisions of a namespace's policy, newest first, older than
+    /// `before` where that is given. What the policies say is not read: a page
+    /// of large ones costs no more than one of small ones.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn revisions_before(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, StoreError>;
+
+    /// The next subjects by key, after the one with that key.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn subjects_after(
+        &self,
+        filter: &SubjectFilter,
+        key: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned<Subject>>, StoreError>;
 
     /// The next reservations by key, after the one with that key.
     ///

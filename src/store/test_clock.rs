@@ -12,11 +12,16 @@ use async_trait::async_trait;
 use thiserror::Error;
 use tracing::warn;
 
-use super::{ChangeSet, Feed, Loaded, Retention, SharedStore, Store, StoreError, WriteError};
+use super::{
+    ChangeSet, Feed, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter, Versioned,
+    WriteError,
+};
 use crate::domain::counter::Counter;
-use crate::domain::policy::PolicyRevision;
+use crate::domain::name::SubjectKey;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
+use crate::domain::subject::Subject;
 use crate::domain::time::{Span, Time};
 
 /// The value that is the clock, in milliseconds since the epoch.
@@ -264,6 +269,24 @@ impl Store for UnderTestClock {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.store.counters_after(key, limit).await
+    }
+
+    async fn revisions_before(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, StoreError> {
+        self.store.revisions_before(namespace, before, limit).await
+    }
+
+    async fn subjects_after(
+        &self,
+        filter: &SubjectFilter,
+        key: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned<Subject>>, StoreError> {
+        self.store.subjects_after(filter, key, limit).await
     }
 
     fn changes(&self) -> Feed {

@@ -20,6 +20,7 @@ cases! {
         b32_unknown_plans,
         b32_overrides_and_frozen_subjects,
         b32_frozen_whatever_the_limit_counts_by,
+        b32_deleted_subjects,
     ],
     manual_clock: [b31_raised_and_lowered_within_a_day, b31_another_length, b32_plan_change],
 }
@@ -303,4 +304,48 @@ async fn b32_frozen_whatever_the_limit_counts_by(world: &mut World) {
     client.policy.clone().put_subject(request).await.unwrap();
     let frozen = client.take("after", 1).with("item", "i").send().await;
     frozen.refused(Reason::SubjectFrozen);
+}
+
+/// A subject that was deleted is one that was never seen; what it used stays.
+async fn b32_deleted_subjects(world: &mut World) {
+    world.add_server().await;
+    let (client, other) = (world.client(0), world.client(1));
+    let rule = limit("cap", "units").per(&["user"]).by_plan(&[("free", 2), ("pro", 9)]);
+    client.apply(Rules::of_units([rule]).plans(&["free", "pro"], "free")).await.unwrap();
+    let gone = client.delete_subject("user", "s", "").await.refused(Reason::SubjectNotFound);
+    assert_eq!((gone.metadata["kind"].as_str(), gone.metadata["id"].as_str()), ("user", "s"));
+    client.put_on_plan("user", "s", "pro").await.unwrap();
+    client.take("five", 5).committed().await.unwrap();
+    client.delete_subject("user", "s", "1").await.refused(Reason::PolicyRevisionMismatch);
+    client.delete_subject("user", "s", "").await.unwrap();
+    assert_eq!(client.stands("cap").await, (5, 0, 0), "in force at once");
+    client.take("one", 1).send().await.denied(&["cap"]);
+    let request = v1::GetSubjectRequest {
+        namespace: client.namespace.clone(),
+        kind: "user".into(),
+        id: "s".into(),
+    };
+    let shown = client.policy.clone().get_subject(request).await;
+    shown.map_err(crate::world::Refused::from).refused(Reason::SubjectNotFound);
+    client.delete_subject("user", "s", "").await.refused(Reason::SubjectNotFound);
+    client.delete_subject("", "\n", "").await.invalid(&["kind", "id"]);
+
+    // Deleted and put again where the other server does not see it.
+    client.put_on_plan("user", "s", "pro").await.unwrap();
+    let other_sees = async |what: &str, available: i64| {
+        eventually(Duration::from_secs(3), what, async || {
+            (other.stands("cap").await.2 == available).then_some(())
+        })
+        .await;
+    };
+    other_sees("the plan to be in force", 4).await;
+    for round in 0..3 {
+        client.delete_subject("user", "s", "").await.unwrap();
+        client.put_on_plan("user", "s", "free").await.unwrap();
+        other_sees(&format!("the lower plan to be in force, {round}"), 0).await;
+        client.put_on_plan("user", "s", "pro").await.unwrap();
+        other_sees(&format!("the higher plan to be in force, {round}"), 4).await;
+    }
+    client.delete_subject("user", "s", "").await.unwrap();
+    other_sees("the deletion to be in force", 0).await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quota_authority::domain::counter::{Bucket, Counter, CounterId, Used};
 use quota_authority::domain::event::{Event, EventKind};
-use quota_authority::domain::name::{Dimensions, ReservationKey, ResourceKey};
+use quota_authority::domain::name::{Dimensions, ReservationKey, ResourceKey, SubjectKey};
 use quota_authority::domain::policy::{
     Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, Mode, PolicyRevision,
     PolicySpec, WindowSpec,
@@ -18,7 +18,7 @@ use quota_authority::domain::time::{Span, Time};
 use quota_authority::domain::window::{
     Anchor, Billing, BillingPeriod, Interval, OnLapse, Rolling, Window,
 };
-use quota_authority::store::{Binding, Change, ChangeSet};
+use quota_authority::store::{Binding, Change, ChangeSet, Removal};
 
 /// Far enough ahead that no retention removes a record during a test.
 pub const FAR: i64 = 4_000_000_000_000;
@@ -255,6 +255,11 @@ pub fn event(namespace: &str) -> Event {
 
 pub fn put<T>(expected: Option<i64>, version: i64, value: T) -> Change<T> {
     Change { expected, version, value, purge_at: Some(at(FAR)), proven: false }
+}
+
+/// The removal of a [`subject`] of namespace `n`.
+pub fn remove(id: &str, expected: i64) -> Removal<SubjectKey> {
+    Removal { key: subject("n", id).key(), expected }
 }
 
 pub fn bind(namespace: &str, resource: &str, owner: &str) -> Binding {

@@ -12,8 +12,9 @@ use quota_authority::domain::time::Time;
 use quota_authority::store::{Change, ChangeSet, SharedStore, Versioned, WriteError};
 
 use crate::Place;
+pub use crate::listing::*;
 use crate::records::{
-    at, billed, bind, counter, counter_id, counters, event, never_reserved, policy, put,
+    at, billed, bind, counter, counter_id, counters, event, never_reserved, policy, put, remove,
     reservation, reservations, settled, subject, windowed,
 };
 
@@ -64,6 +65,7 @@ pub async fn every_kind_of_record_reads_back_as_written(place: &Place) {
         counters: vec![put(None, 8, counter("n", "x", i64::MAX))],
         resources: vec![bind("n", "a/b", "done")],
         subjects: vec![put(None, 9, subject("n", "42"))],
+        removed_subjects: vec![],
         policies: vec![policy("n", 1)],
         events: vec![event("n")],
         valid_until: None,
@@ -219,6 +221,38 @@ pub async fn a_policy_revision_is_added_once(place: &Place) {
         assert_eq!(store.write(&apply(revision)).await, Ok(()));
     }
     assert_eq!(store.policy_head("n").await, Ok(Some(11)), "compared as numbers");
+}
+
+pub async fn a_subject_is_removed_as_it_was_seen(place: &Place) {
+    let store = place.open().await;
+    let made = ["s", "s/t", "t"].map(|id| put(None, 5, subject("n", id)));
+    let made = ChangeSet { subjects: made.into(), ..ChangeSet::default() };
+    store.write(&made).await.unwrap();
+    let stale = ChangeSet {
+        removed_subjects: vec![remove("t", 5), remove("s", 4)],
+        events: vec![event("n")],
+        ..counters(vec![put(None, 1, counter("n", "x", 1))])
+    };
+    assert_eq!(store.write(&stale).await, Err(WriteError::Conflict));
+    assert_eq!(read_counter(&store, "x").await, None, "all or nothing");
+    assert_eq!(read_subject(&store, "t").await.unwrap().version, 5, "all or nothing");
+    let removed =
+        |expected| ChangeSet { removed_subjects: vec![remove("s", expected)], ..stale.clone() };
+    assert_eq!(store.write(&removed(5)).await, Ok(()));
+    assert_eq!(read_subject(&store, "s").await, None);
+    assert_eq!(read_counter(&store, "x").await.unwrap().version, 1);
+    for other in ["s/t", "t"] {
+        assert_eq!(read_subject(&store, other).await.unwrap().value, subject("n", other));
+    }
+    let again = ChangeSet { counters: vec![], ..removed(5) };
+    assert_eq!(store.write(&again).await, Err(WriteError::Conflict), "it is gone already");
+    let changed =
+        ChangeSet { subjects: vec![put(Some(5), 6, subject("n", "s"))], ..ChangeSet::default() };
+    assert_eq!(store.write(&changed).await, Err(WriteError::Conflict), "nothing is there");
+    let anew =
+        ChangeSet { subjects: vec![put(None, 7, subject("n", "s"))], ..ChangeSet::default() };
+    assert_eq!(store.write(&anew).await, Ok(()));
+    assert_eq!(read_subject(&store, "s").await.unwrap().version, 7);
 }
 
 pub async fn nothing_is_written_after_its_time(place: &Place) {
@@ -392,7 +426,7 @@ pub async fn records_survive_a_restart(place: &Place) {
     let changes = ChangeSet {
         counters: vec![put(None, 8, counter("n", "x", 7))],
         resources: vec![bind("n", "post/1", "r")],
-        subjects: vec![put(None, 9, subject("n", "42"))],
+        subjects: vec![put(None, 9, subject("n", "42")), put(None, 9, subject("n", "gone"))],
         policies: vec![policy("n", 1), policy("n", 2)],
         events: vec![event("n")],
         ..reservations(vec![put(None, 5, reservation("n", "r"))])
@@ -400,6 +434,8 @@ pub async fn records_survive_a_restart(place: &Place) {
     store.write(&changes).await.unwrap();
     store.write(&counters(vec![put(Some(8), 9, counter("n", "x", 8))])).await.unwrap();
     assert_eq!(store.swap("a", None, -7).await, Ok(true));
+    let removed = ChangeSet { removed_subjects: vec![remove("gone", 9)], ..ChangeSet::default() };
+    store.write(&removed).await.unwrap();
     store.close().await;
     drop(store);
 
@@ -411,6 +447,7 @@ pub async fn records_survive_a_restart(place: &Place) {
     assert_eq!(read_reservation(&store, "r").await.unwrap().value, reservation("n", "r"));
     assert_eq!(owner(&store, "post/1").await, Some(ReservationKey::new("n", "r")));
     assert_eq!(read_subject(&store, "42").await.unwrap().value, subject("n", "42"));
+    assert_eq!(read_subject(&store, "gone").await, None);
     assert_eq!(store.policy_head("n").await, Ok(Some(2)));
     assert_eq!(store.value("a").await, Ok(Some(-7)));
     let stale = counters(vec![put(Some(8), 9, counter("n", "x", 9))]);

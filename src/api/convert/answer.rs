@@ -8,6 +8,7 @@ use crate::domain::reservation::{
 };
 use crate::domain::status::LimitStatus;
 use crate::domain::time::Time;
+use crate::engine::OverLimit;
 use crate::proto::v1;
 
 /// A reservation as it stands at `now`.
@@ -63,6 +64,12 @@ pub fn limit(status: &LimitStatus) -> v1::LimitStatus {
         enforced: status.enforced,
         retry_time: status.retry_time.map(timestamp),
     }
+}
+
+/// What a policy leaves above its limits.
+pub fn over_limit(over: &OverLimit) -> v1::OverLimit {
+    let OverLimit { count, limits: listed, incomplete } = over;
+    v1::OverLimit { count: *count, limits: limits(listed), incomplete: *incomplete }
 }
 
 fn items(reservation: &Reservation) -> Vec<v1::ReservationItem> {

@@ -6,9 +6,11 @@ mod window;
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::domain::name::Violation;
+use super::page::{self, Page};
+use super::times::timestamp;
+use crate::domain::name::{Violation, check_name};
 use crate::domain::policy::{
-    Bound, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec, check,
+    Bound, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, RevisionHead, WindowSpec, check,
 };
 use crate::proto::v1;
 
@@ -85,6 +87,34 @@ pub fn spec_to_policy(spec: &PolicySpec) -> v1::Policy {
         metrics: spec.metrics.iter().map(metric).collect(),
         limits: spec.limits.iter().map(limit).collect(),
     }
+}
+
+/// A `ListPolicyRevisions`: the namespace, the page, and the revision that it
+/// begins below.
+///
+/// # Errors
+///
+/// Every fault of the request.
+pub fn revisions(
+    request: v1::ListPolicyRevisionsRequest,
+) -> Result<(String, Page, Option<i64>), Vec<Violation>> {
+    let v1::ListPolicyRevisionsRequest { namespace, page_size, page_token } = request;
+    let mut faults = Vec::new();
+    check_name("namespace", &namespace, &mut faults);
+    let page = Page::new("ListPolicyRevisions", [&*namespace], page_size, &page_token, &mut faults);
+    let before = page.after.as_ref().map(|revision| revision.parse());
+    let before = before.transpose().unwrap_or_else(|_| {
+        faults.push(page::token_fault());
+        None
+    });
+    if faults.is_empty() { Ok((namespace, page, before)) } else { Err(faults) }
+}
+
+/// The message of a revision, and the key that leads to the next.
+pub fn revision(head: RevisionHead) -> (String, v1::PolicyRevision) {
+    let RevisionHead { revision, create_time, principal } = head;
+    let create_time = Some(timestamp(create_time));
+    (revision.to_string(), v1::PolicyRevision { revision, create_time, principal })
 }
 
 /// Text of which the empty one means none.

@@ -2,12 +2,54 @@
 
 mod billing;
 
+use super::page::Page;
 use super::request::Faults;
 use super::times::{time, timestamp};
 use crate::domain::name::{Violation, check_name};
 use crate::domain::refusal::Refusal;
 use crate::domain::subject::{Override, OverrideChange, Subject};
 use crate::proto::v1;
+
+/// Checks the names that find a subject.
+///
+/// # Errors
+///
+/// Every fault of them.
+pub fn check_key(namespace: &str, kind: &str, id: &str) -> Result<(), Refusal> {
+    let mut faults = Faults::default();
+    check_name("namespace", namespace, &mut faults.0);
+    check_name("kind", kind, &mut faults.0);
+    check_name("id", id, &mut faults.0);
+    faults.or(())
+}
+
+/// What a `ListSubjects` asks for.
+pub struct Listing {
+    pub namespace: String,
+    pub kind: Option<String>,
+    pub plan: Option<String>,
+    pub page: Page,
+}
+
+/// A `ListSubjects`.
+///
+/// # Errors
+///
+/// Every fault of the request.
+pub fn listing(request: v1::ListSubjectsRequest) -> Result<Listing, Refusal> {
+    let v1::ListSubjectsRequest { namespace, kind, plan, page_size, page_token } = request;
+    let mut faults = Faults::default();
+    check_name("namespace", &namespace, &mut faults.0);
+    let mut given = |field: &str, name: String| {
+        let name = (!name.is_empty()).then_some(name)?;
+        check_name(field, &name, &mut faults.0);
+        Some(name)
+    };
+    let (kind, plan) = (given("kind", kind), given("plan", plan));
+    let filters = [&*namespace, kind.as_deref().unwrap_or(""), plan.as_deref().unwrap_or("")];
+    let page = Page::new("ListSubjects", filters, page_size, &page_token, &mut faults.0);
+    faults.or(()).map(|()| Listing { namespace, kind, plan, page })
+}
 
 /// The subject of a `PutSubject`.
 ///

@@ -104,6 +104,11 @@ impl Policy {
         &self.source.spec.namespace
     }
 
+    /// The limits, in the order of the policy.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
     /// The limit of that name, if it still counts as it did in `generation`.
     pub fn limit(&self, name: &str, generation: i64) -> Option<&Limit> {
         let limit = &self.limits[*self.by_name.get(name)?];

@@ -7,12 +7,14 @@
 
 pub mod check;
 mod index;
+mod lowered;
 mod matching;
 mod revision;
 mod spec;
 
+pub use lowered::{Lowered, is_open, lowered};
 pub use matching::{Limit, Match, Policy, subject_name};
-pub use revision::{Applied, PolicyRevision};
+pub use revision::{Applied, PolicyRevision, RevisionHead};
 pub use spec::{
     Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, Mode, PolicySpec, WindowSpec,
 };

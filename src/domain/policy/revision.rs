@@ -31,6 +31,17 @@ pub struct PolicyRevision {
     pub from_file: bool,
 }
 
+/// A policy that was applied, without what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RevisionHead {
+    /// Counts from 1 in each namespace.
+    pub revision: i64,
+    /// When it was applied.
+    pub create_time: Time,
+    /// Who applied it.
+    pub principal: String,
+}
+
 /// What applying a policy does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
@@ -78,6 +89,12 @@ impl PolicyRevision {
             from_file: false,
         });
         Applied::Changed { revision, restarted }
+    }
+
+    /// The revision without what it says.
+    pub fn head(&self) -> RevisionHead {
+        let (create_time, principal) = (self.create_time, self.principal.clone());
+        RevisionHead { revision: self.revision, create_time, principal }
     }
 
     fn every_limit(&self) -> Vec<(LimitSpec, i64)> {

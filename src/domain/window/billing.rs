@@ -1,5 +1,7 @@
 //! Billing periods: explicit ones, or computed from an anchor.
 
+use std::fmt;
+
 use jiff::Timestamp;
 
 use super::{Window, time_zone};
@@ -107,6 +109,33 @@ impl Billing {
             Self::Anchor(anchor) => anchor.faults(&format!("{field}.anchor"), &mut faults),
         }
         faults
+    }
+}
+
+impl fmt::Display for Billing {
+    /// In one line, for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anchor(Anchor { start, interval: Interval::Months(n), time_zone }) => {
+                write!(f, "from {start} every {n} months in {time_zone}")
+            }
+            Self::Anchor(Anchor { start, interval: Interval::Every(span), .. }) => {
+                write!(f, "from {start} every {span}")
+            }
+            Self::Periods { periods, on_lapse } => {
+                for BillingPeriod { id, start, end } in periods {
+                    write!(f, "{start} to {end}")?;
+                    if !id.is_empty() {
+                        write!(f, " as {id}")?;
+                    }
+                    f.write_str(", ")?;
+                }
+                f.write_str(match on_lapse {
+                    OnLapse::Deny => "then none",
+                    OnLapse::Roll => "then rolling on",
+                })
+            }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod subject;
 
 pub use counter::{CounterDoc, CounterUpdate};
 pub use policy::PolicyDoc;
-pub use records::{EventDoc, ResourceDoc, RevisionDoc};
+pub use records::{EventDoc, ResourceDoc, RevisionDoc, RevisionHeadDoc};
 pub use reservation::{ReservationDoc, ReservationUpdate};
 pub use subject::SubjectDoc;
 

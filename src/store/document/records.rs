@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Pair, PolicyDoc, damaged, date, pairs, time};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{ReservationKey, ResourceKey, join_key};
-use crate::domain::policy::PolicyRevision;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::store::{Binding, StoreError};
 
 /// The binding of a resource.
@@ -132,6 +132,34 @@ impl RevisionDoc {
     }
 }
 
+/// What is read of a revision where its policy is of no interest.
+#[derive(Debug, Deserialize)]
+pub struct RevisionHeadDoc {
+    #[serde(rename = "_id")]
+    id: String,
+    revision: i64,
+    create_time: bson::DateTime,
+    principal: String,
+}
+
+impl RevisionHeadDoc {
+    /// The fields that it has.
+    pub const FIELDS: [&str; 4] = ["_id", "revision", "create_time", "principal"];
+
+    /// The record.
+    ///
+    /// # Errors
+    ///
+    /// The document is damaged.
+    pub fn record(self) -> Result<RevisionHead, StoreError> {
+        Ok(RevisionHead {
+            revision: self.revision,
+            create_time: time(self.create_time).map_err(|message| damaged(&self.id, message))?,
+            principal: self.principal,
+        })
+    }
+}
+
 /// An event.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct EventDoc {
@@ -149,6 +177,7 @@ pub struct EventDoc {
 enum KindWord {
     PolicyApplied,
     SubjectPut,
+    SubjectDeleted,
 }
 
 impl EventDoc {
@@ -160,6 +189,7 @@ impl EventDoc {
             kind: match event.kind {
                 EventKind::PolicyApplied => KindWord::PolicyApplied,
                 EventKind::SubjectPut => KindWord::SubjectPut,
+                EventKind::SubjectDeleted => KindWord::SubjectDeleted,
             },
             principal: event.principal.clone(),
             subject: event.subject.clone(),

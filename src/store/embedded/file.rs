@@ -19,6 +19,9 @@ use crate::domain::time::Time;
 use crate::store::document::{CounterDoc, ReservationDoc, ResourceDoc, SubjectDoc, decode};
 use crate::store::{ChangeSet, Loaded, StoreError, WriteError};
 
+/// Documents, each with its key.
+type Rows = Vec<(String, Vec<u8>)>;
+
 pub(super) struct File {
     /// Opened anew after an error; `None` while that does not succeed.
     database: RwLock<Option<Database>>,
@@ -138,6 +141,25 @@ impl File {
         self.read_places(places)
     }
 
+    /// Records with keys between these two, and the key of the last one that
+    /// was looked at; `None` where there are no more.
+    pub fn page_between(
+        &self,
+        kind: Kind,
+        after: &str,
+        end: &str,
+        limit: usize,
+    ) -> Result<(Rows, Option<String>), StoreError> {
+        let places: Vec<(String, u64)> = {
+            let index = self.index();
+            let range =
+                index.by_kind[kind as usize].range::<str, _>((Excluded(after), Excluded(end)));
+            range.take(limit).map(|(key, place)| (key.clone(), place.number)).collect()
+        };
+        let last = places.last().filter(|_| places.len() == limit).map(|(key, _)| key.clone());
+        Ok((self.read_places(places)?, last))
+    }
+
     fn read_places(
         &self,
         places: Vec<(String, u64)>,
@@ -172,9 +194,13 @@ impl File {
             return Err(WriteError::Failed("the disk has failed a write".to_owned()));
         }
         let (numbers, next) = self.index().numbers(&rows);
+        let removed = self.index().removed(changes);
         let committed = self.change(|table| {
             for (row, number) in rows.iter().zip(&numbers) {
                 table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
+            }
+            for number in &removed {
+                table.remove(number)?;
             }
             Ok(())
         });
@@ -187,6 +213,9 @@ impl File {
         for (row, number) in rows.into_iter().zip(numbers) {
             let purge_at = millis(row.purge_at);
             index.add(row.kind, row.key, Place { number, version: row.version, purge_at });
+        }
+        for removal in &changes.removed_subjects {
+            index.by_kind[Kind::Subject as usize].remove(removal.key.as_str());
         }
         Ok(())
     }

@@ -61,6 +61,13 @@ impl Index {
         (numbers, next)
     }
 
+    /// Where the records lie that are to go.
+    pub fn removed(&self, changes: &ChangeSet) -> Vec<u64> {
+        let subjects = &self.by_kind[Kind::Subject as usize];
+        let removals = changes.removed_subjects.iter();
+        removals.filter_map(|removal| Some(subjects.get(removal.key.as_str())?.number)).collect()
+    }
+
     pub fn add(&mut self, kind: Kind, key: String, place: Place) {
         if kind == Kind::Policy {
             let parts = crate::domain::name::split_key(&key);
@@ -84,6 +91,9 @@ impl Index {
         }
         for change in &changes.subjects {
             change.guard_quietly(version(Kind::Subject, change.value.key().as_str()))?;
+        }
+        for removal in &changes.removed_subjects {
+            removal.guard(version(Kind::Subject, removal.key.as_str()))?;
         }
         let bound = |binding: &Binding| version(Kind::Resource, binding.resource.as_str());
         let applied = |policy: &PolicyRevision| {

@@ -9,6 +9,7 @@
 
 mod file;
 mod index;
+mod list;
 mod row;
 
 use std::path::Path;
@@ -23,11 +24,15 @@ use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::document::{CounterDoc, ReservationDoc, RevisionDoc, decode};
-use super::{ChangeSet, Loaded, Retention, Store, StoreError, WriteError};
+use super::{
+    ChangeSet, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned, WriteError,
+};
 use crate::domain::counter::Counter;
-use crate::domain::policy::PolicyRevision;
+use crate::domain::name::SubjectKey;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
+use crate::domain::subject::Subject;
 use crate::domain::time::Time;
 use file::File;
 use index::Index;
@@ -176,6 +181,26 @@ impl Store for EmbeddedStore {
             found.map(|(key, bytes)| decode::<RevisionDoc>(&key, &bytes)?.record()).transpose()
         })
         .await
+    }
+
+    async fn revisions_before(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.blocking(move |file| list::revisions_before(file, &namespace, before, limit)).await
+    }
+
+    async fn subjects_after(
+        &self,
+        filter: &SubjectFilter,
+        key: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned<Subject>>, StoreError> {
+        let (filter, key) = (filter.clone(), key.cloned());
+        self.blocking(move |file| list::subjects_after(file, &filter, key, limit)).await
     }
 
     async fn reservations_after(

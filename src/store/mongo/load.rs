@@ -5,19 +5,21 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{Bson, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::Collection;
 use tokio::time::timeout;
 
 use super::{Collections, unavailable};
 use crate::domain::counter::Counter;
-use crate::domain::policy::PolicyRevision;
+use crate::domain::name::SubjectKey;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
+use crate::domain::subject::Subject;
 use crate::store::document::{
-    CounterDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc, decode,
+    CounterDoc, ReservationDoc, ResourceDoc, RevisionDoc, RevisionHeadDoc, SubjectDoc, decode,
 };
-use crate::store::{Loaded, StoreError};
+use crate::store::{Loaded, StoreError, SubjectFilter, Versioned};
 
 /// How long a read may take. The driver has no limit of its own once a request
 /// is on its way, and a primary that is paused never answers.
@@ -85,6 +87,45 @@ pub(super) async fn policy(
     let key = RevisionDoc::key(namespace, revision);
     let documents = by_id(&collections.policies, std::iter::once(key.as_str())).await?;
     documents.first().map(|document| read::<RevisionDoc>(document)?.record()).transpose()
+}
+
+pub(super) async fn revisions_before(
+    collections: &Collections,
+    namespace: &str,
+    before: Option<i64>,
+    limit: usize,
+) -> Result<Vec<RevisionHead>, StoreError> {
+    let mut filter = doc! { "namespace": namespace };
+    if let Some(before) = before {
+        filter.insert("revision", doc! { "$lt": before });
+    }
+    let fields: Document =
+        RevisionHeadDoc::FIELDS.iter().map(|field| ((*field).to_owned(), Bson::Int32(1))).collect();
+    let find = collections
+        .policies
+        .find(filter)
+        .sort(doc! { "namespace": 1, "revision": -1 })
+        .projection(fields)
+        .limit(i64::try_from(limit).unwrap_or(i64::MAX));
+    let documents = collect(find).await?;
+    documents.iter().map(|document| read::<RevisionHeadDoc>(document)?.record()).collect()
+}
+
+pub(super) async fn subjects_after(
+    collections: &Collections,
+    filter: &SubjectFilter,
+    key: Option<&SubjectKey>,
+    limit: usize,
+) -> Result<Vec<Versioned<Subject>>, StoreError> {
+    let Some((after, end)) = filter.between(key) else { return Ok(Vec::new()) };
+    let mut wanted = doc! { "_id": { "$gt": after, "$lt": end } };
+    if let Some(plans) = &filter.plans {
+        wanted.insert("plan", doc! { "$in": plans });
+    }
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let find = collections.subjects.find(wanted).sort(doc! { "_id": 1 }).limit(limit);
+    let documents = collect(find).await?;
+    documents.iter().map(|document| read::<SubjectDoc>(document)?.record()).collect()
 }
 
 pub(super) async fn reservations_after(

@@ -27,11 +27,15 @@ use mongodb::options::{
 use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
-use super::{ChangeSet, Feed, Loaded, Retention, Store, StoreError, WriteError};
+use super::{
+    ChangeSet, Feed, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned, WriteError,
+};
 use crate::domain::counter::Counter;
-use crate::domain::policy::PolicyRevision;
+use crate::domain::name::SubjectKey;
+use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
+use crate::domain::subject::Subject;
 use crate::domain::time::Time;
 use clock::TrackedClock;
 use error::unavailable;
@@ -158,6 +162,24 @@ impl Store for MongoStore {
         revision: i64,
     ) -> Result<Option<PolicyRevision>, StoreError> {
         load::policy(&self.collections, namespace, revision).await
+    }
+
+    async fn revisions_before(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, StoreError> {
+        load::revisions_before(&self.collections, namespace, before, limit).await
+    }
+
+    async fn subjects_after(
+        &self,
+        filter: &SubjectFilter,
+        key: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned<Subject>>, StoreError> {
+        load::subjects_after(&self.collections, filter, key, limit).await
     }
 
     async fn reservations_after(

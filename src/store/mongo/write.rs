@@ -93,6 +93,7 @@ struct Command {
 enum Verb {
     Insert,
     Update,
+    Delete,
 }
 
 /// The commands in the order they are sent. Counters come last: they are what
@@ -106,6 +107,7 @@ fn commands(changes: &ChangeSet) -> Result<Vec<Command>, WriteError> {
     batch.update("subjects", old, |change| {
         Ok((change.value.key().as_str().to_owned(), encode(&SubjectDoc::new(change))?))
     })?;
+    batch.delete("subjects", changes.removed_subjects.iter().map(|r| (r.key.as_str(), r.expected)));
     batch.insert(
         "resources",
         changes.resources.iter().map(ResourceDoc::new),
@@ -187,6 +189,25 @@ impl Batch {
         Ok(())
     }
 
+    /// Removes documents that have the expected version.
+    fn delete<'k>(
+        &mut self,
+        collection: &'static str,
+        removals: impl Iterator<Item = (&'k str, i64)>,
+    ) {
+        let statement = |(key, version): (&str, i64)| {
+            let mut guard = RawDocumentBuf::new();
+            guard.append(cstr!("_id"), key);
+            guard.append(cstr!("version"), version);
+            let mut statement = RawDocumentBuf::new();
+            statement.append(cstr!("q"), guard);
+            statement.append(cstr!("limit"), 1);
+            statement
+        };
+        let statements = removals.map(statement).collect();
+        self.add(Verb::Delete, collection, statements, &WriteError::Conflict);
+    }
+
     fn add(
         &mut self,
         verb: Verb,
@@ -259,6 +280,7 @@ impl Command {
         let (verb, list) = match self.verb {
             Verb::Insert => (cstr!("insert"), cstr!("documents")),
             Verb::Update => (cstr!("update"), cstr!("updates")),
+            Verb::Delete => (cstr!("delete"), cstr!("deletes")),
         };
         let mut statements = RawArrayBuf::new();
         for statement in &self.statements {

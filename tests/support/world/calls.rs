@@ -170,6 +170,17 @@ impl Client {
         Ok(())
     }
 
+    pub async fn delete_subject(&self, kind: &str, id: &str, etag: &str) -> Result<(), Refused> {
+        let request = v1::DeleteSubjectRequest {
+            namespace: self.namespace.clone(),
+            kind: kind.to_owned(),
+            id: id.to_owned(),
+            etag: etag.to_owned(),
+        };
+        self.policy.clone().delete_subject(request).await?;
+        Ok(())
+    }
+
     fn remember(&self, sent: Sent) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if log.len() < REMEMBERED {

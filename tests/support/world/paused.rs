@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use quota_authority::domain::counter::Counter;
-use quota_authority::domain::policy::PolicyRevision;
+use quota_authority::domain::name::SubjectKey;
+use quota_authority::domain::policy::{PolicyRevision, RevisionHead};
 use quota_authority::domain::reservation::Reservation;
 use quota_authority::domain::state::Keys;
+use quota_authority::domain::subject::Subject;
 use quota_authority::domain::time::Time;
 use quota_authority::store::{
-    ChangeSet, Feed, Loaded, Retention, SharedStore, Store, StoreError, TestClock, WriteError,
+    ChangeSet, Feed, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter, TestClock,
+    Versioned, WriteError,
 };
 use tokio::sync::Notify;
 
@@ -86,6 +89,24 @@ impl Store for PausedStore {
         revision: i64,
     ) -> Result<Option<PolicyRevision>, StoreError> {
         self.inner.policy(namespace, revision).await
+    }
+
+    async fn revisions_before(
+        &self,
+        namespace: &str,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<RevisionHead>, StoreError> {
+        self.inner.revisions_before(namespace, before, limit).await
+    }
+
+    async fn subjects_after(
+        &self,
+        filter: &SubjectFilter,
+        key: Option<&SubjectKey>,
+        limit: usize,
+    ) -> Result<Vec<Versioned<Subject>>, StoreError> {
+        self.inner.subjects_after(filter, key, limit).await
     }
 
     async fn reservations_after(
