@@ -12,6 +12,8 @@ mod world;
 mod all_or_nothing;
 #[path = "cases/amounts.rs"]
 mod amounts;
+#[path = "cases/billing.rs"]
+mod billing;
 #[path = "cases/changes.rs"]
 mod changes;
 #[path = "cases/contention.rs"]

@@ -20,17 +20,18 @@ pub(super) struct Assessment<'p> {
     pub claims: Vec<Claim<'p>>,
     /// The instant of the decision.
     pub now: Time,
-    /// A subject that the request names and that is frozen.
-    frozen: Option<SubjectKey>,
 }
 
-impl Assessment<'_> {
-    pub fn refuse_frozen(&self) -> Result<(), Refusal> {
-        match &self.frozen {
-            None => Ok(()),
-            Some(key) => Err(Refusal::SubjectFrozen { subject: subject_name(key) }),
-        }
-    }
+/// What limits are looked at for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To take units, in the windows open now: refused for a frozen subject,
+    /// whatever else there is to say.
+    Take,
+    /// To see where they stand, in the windows open now.
+    See,
+    /// To see where they stand, in the windows that contain this instant.
+    SeeAt(Time),
 }
 
 /// What a request would take from one counter.
@@ -130,11 +131,14 @@ impl Subjects {
         Self(keys.iter().map(|key| (key.clone(), self.get(key).cloned())).collect())
     }
 
-    fn frozen(&self) -> Option<&SubjectKey> {
+    fn refuse_frozen(&self) -> Result<(), Refusal> {
         let frozen = |(_, subject): &&(SubjectKey, Option<Arc<Subject>>)| {
             subject.as_ref().is_some_and(|subject| subject.frozen)
         };
-        self.0.iter().find(frozen).map(|(key, _)| key)
+        match self.0.iter().find(frozen) {
+            None => Ok(()),
+            Some((key, _)) => Err(Refusal::SubjectFrozen { subject: subject_name(key) }),
+        }
     }
 
     /// What the limit allows; the least of it where several subjects meet on
@@ -156,14 +160,13 @@ fn billing_of(subject: Option<&Subject>) -> Option<&Billing> {
     subject.and_then(|subject| subject.billing.as_ref())
 }
 
-/// Finds the limits that apply to `items`, their counters and bounds: in the
-/// windows open now, or in those that contain `at`.
+/// Finds the limits that apply to `items`, their counters and bounds.
 pub(super) fn assess<'p>(
     state: &mut State<'_>,
     policy: &'p Policy,
     items: &[ItemRequest],
     clock: Time,
-    at: Option<Time>,
+    purpose: Purpose,
 ) -> Result<Assessment<'p>, Stop> {
     let matches = policy.matches(items)?;
     if matches.len() > MAX_CHARGES {
@@ -176,9 +179,14 @@ pub(super) fn assess<'p>(
         // Which counter it is depends on the subject.
         complete?;
     }
-    let (counters, now) = match at {
-        None => locate(state, policy, &matches, &subjects, clock)?,
-        Some(at) => {
+    if purpose == Purpose::Take {
+        // Those that are not known yet are looked at when they are: nothing is
+        // decided before. A frozen one is not to wait for its next period.
+        subjects.refuse_frozen()?;
+    }
+    let (counters, now) = match purpose {
+        Purpose::Take | Purpose::See => locate(state, policy, &matches, &subjects, clock)?,
+        Purpose::SeeAt(at) => {
             let counters = counters_at(policy, &matches, &subjects, at)?;
             state.counters(&counters)?;
             let now = latest(state, &counters, clock);
@@ -202,7 +210,7 @@ pub(super) fn assess<'p>(
             billing: billing.and_then(|key| subjects.get(&key).cloned()),
         });
     }
-    Ok(Assessment { claims, now, frozen: subjects.frozen().cloned() })
+    Ok(Assessment { claims, now })
 }
 
 /// Where the limits stand that a reservation was charged to, by the rules of
