@@ -14,6 +14,10 @@ mod all_or_nothing;
 mod amounts;
 #[path = "cases/billing.rs"]
 mod billing;
+#[path = "cases/billing_changes.rs"]
+mod billing_changes;
+#[path = "cases/billing_faults.rs"]
+mod billing_faults;
 #[path = "cases/changes.rs"]
 mod changes;
 #[path = "cases/contention.rs"]
@@ -26,6 +30,8 @@ mod idempotency;
 mod names;
 #[path = "cases/restart.rs"]
 mod restart;
+#[path = "cases/rolling.rs"]
+mod rolling;
 #[path = "cases/settlement.rs"]
 mod settlement;
 #[path = "cases/slots.rs"]
