@@ -30,6 +30,8 @@ mod idempotency;
 mod names;
 #[path = "cases/restart.rs"]
 mod restart;
+#[path = "cases/retry.rs"]
+mod retry;
 #[path = "cases/rolling.rs"]
 mod rolling;
 #[path = "cases/settlement.rs"]

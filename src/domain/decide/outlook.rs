@@ -5,6 +5,7 @@
 //! exact, not a guess.
 
 use super::assess::Claim;
+use crate::domain::policy::Bound;
 use crate::domain::state::State;
 use crate::domain::time::Time;
 
@@ -17,12 +18,24 @@ impl Claim<'_> {
     /// The earliest instant, `from` or later, at which this claim fits;
     /// `None` when waiting alone never helps.
     pub fn first_pass(&self, state: &State<'_>, from: Time) -> Option<Time> {
+        self.first(state, from, |bound| bound)
+    }
+
+    /// The earliest instant, `from` or later, at which this claim refuses
+    /// nothing. An observed limit does so too where there is no window to
+    /// count in, and where its units could not be counted.
+    fn first_admission(&self, state: &State<'_>, from: Time) -> Option<Time> {
+        self.first(state, from, |bound| if self.enforced { bound } else { Bound::Unlimited })
+    }
+
+    fn first(&self, state: &State<'_>, from: Time, meant: impl Fn(Bound) -> Bound) -> Option<Time> {
         let mut at = from;
         loop {
             at = self.window_from(at)?;
             let counter = self.counter_at(at)?;
             let window_end = counter.window.end();
             let (bound, bound_end) = self.bound_at(at);
+            let bound = bound.map(&meant);
             let fits = bound.is_some_and(|bound| self.amount <= bound.ceiling());
             if let Some(bound) = bound.filter(|_| fits) {
                 let first = state.counter(&counter).first_fit(bound, self.amount, at);
@@ -39,14 +52,13 @@ impl Claim<'_> {
     }
 }
 
-/// The earliest instant, `now` or later, at which all enforced claims fit at
-/// once.
+/// The earliest instant, `now` or later, at which no claim refuses.
 pub(super) fn all_pass(claims: &[Claim<'_>], state: &State<'_>, now: Time) -> Option<Time> {
     let mut at = now;
     for _ in 0..ROUNDS {
         let mut latest = at;
-        for claim in claims.iter().filter(|claim| claim.enforced) {
-            latest = latest.max(claim.first_pass(state, at)?);
+        for claim in claims {
+            latest = latest.max(claim.first_admission(state, at)?);
         }
         if latest == at {
             return Some(at);
