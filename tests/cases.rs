@@ -26,6 +26,8 @@ mod contention;
 mod expiry;
 #[path = "cases/idempotency.rs"]
 mod idempotency;
+#[path = "cases/levels.rs"]
+mod levels;
 #[path = "cases/names.rs"]
 mod names;
 #[path = "cases/restart.rs"]
@@ -40,5 +42,7 @@ mod settlement;
 mod slots;
 #[path = "cases/statuses.rs"]
 mod statuses;
+#[path = "cases/stories.rs"]
+mod stories;
 #[path = "cases/windows.rs"]
 mod windows;
