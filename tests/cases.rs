@@ -18,6 +18,8 @@ mod billing;
 mod billing_changes;
 #[path = "cases/billing_faults.rs"]
 mod billing_faults;
+#[path = "cases/billing_subjects.rs"]
+mod billing_subjects;
 #[path = "cases/changes.rs"]
 mod changes;
 #[path = "cases/contention.rs"]

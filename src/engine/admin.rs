@@ -10,6 +10,7 @@ use crate::domain::policy::{Applied, LimitSpec, Policy, PolicyRevision, PolicySp
 use crate::domain::refusal::Refusal;
 use crate::domain::state::Keys;
 use crate::domain::subject::{Override, OverrideChange, Subject};
+use crate::domain::window::{Anchor, Billing, BillingPeriod, Interval, OnLapse};
 use crate::store::{Change, ChangeSet, WriteError};
 
 /// How often a change is tried while others are first.
@@ -272,6 +273,7 @@ fn put_event(before: Option<&Subject>, after: &Subject, principal: &str) -> Even
         }
     };
     changed("plan", before.map(|b| b.plan.clone()), after.plan.clone());
+    changed("billing", before.map(billing), billing(after));
     changed("frozen", before.map(|b| b.frozen.to_string()), after.frozen.to_string());
     changed("overrides", before.map(overrides), overrides(after));
     let labels = |s: &Subject| {
@@ -297,4 +299,28 @@ fn overrides(subject: &Subject) -> String {
         over.expire_time.map_or(change.clone(), |end| format!("{change} until {end}"))
     };
     subject.overrides.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Billing in words: `2024-08-15T00:00:00Z to 2024-09-15T00:00:00Z (in_1)`.
+fn billing(subject: &Subject) -> String {
+    let one = |period: &BillingPeriod| {
+        let named = if period.id.is_empty() { String::new() } else { format!(" ({})", period.id) };
+        format!("{} to {}{named}", period.start, period.end)
+    };
+    match &subject.billing {
+        None => String::new(),
+        Some(Billing::Periods { periods, on_lapse }) => {
+            let periods = periods.iter().map(one).collect::<Vec<_>>().join(", ");
+            match on_lapse {
+                OnLapse::Deny => periods,
+                OnLapse::Roll => format!("{periods}, and so on"),
+            }
+        }
+        Some(Billing::Anchor(Anchor { start, interval, time_zone })) => match interval {
+            Interval::Months(months) => {
+                format!("from {start} every {months} months in {time_zone}")
+            }
+            Interval::Every(span) => format!("from {start} every {span}"),
+        },
+    }
 }

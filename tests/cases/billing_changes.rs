@@ -1,13 +1,24 @@
 //! Billing that changes while people are counted: corrected bounds, the next
 //! period alone, another plan, another policy.
 
+use std::sync::Arc;
+
 use quota_authority::api::Reason;
 use quota_authority::domain::time::Span;
+use quota_authority::engine::Settings;
+use quota_authority::store::clock::Clock;
+use quota_authority::store::memory::MemoryStore;
 
-use crate::world::{Client, Denied, Owner, Rules, World, bounds, cases, limit, text, user, v1};
+use crate::world::{
+    Client, Denied, Owner, Rules, World, bounds, cases, limit, pair, text, user, v1,
+};
 
 cases! {
-    every_store: [b32_plan_and_period_change_between_reserve_and_commit],
+    every_store: [
+        b32_plan_and_period_change_between_reserve_and_commit,
+        b34_the_id_decides_before_period_and_frost,
+        b55_names_of_periods,
+    ],
     manual_clock: [
         b32_plan_change_on_billing,
         b59_corrected_bounds_keep_the_counter,
@@ -21,12 +32,78 @@ cases! {
     ],
 }
 
+/// What a change of billing was is in its event.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b89_changes_of_billing_leave_a_trace() {
+    let store = Arc::new(MemoryStore::new(Clock::System));
+    let world = World::over(Arc::<MemoryStore>::clone(&store), Settings::default()).await;
+    let rule = limit("posts", "units").per(&["user"]).max(1).billing();
+    let client = world.rules(Rules::of_units([rule])).await;
+    client.put(user("s").rolling_on(&[AUGUST, SEPTEMBER])).await.unwrap();
+    client.put(user("s").monthly(3, AUGUST.1, "Asia/Kolkata")).await.unwrap();
+    client.put(user("s").every(Span::from_days(30), AUGUST.1)).await.unwrap();
+    client.put(user("s")).await.unwrap();
+    let events = store.events();
+    let said: Vec<&str> = events
+        .iter()
+        .filter(|event| event.subject == "user/s")
+        .map(|event| event.details["billing after"].as_str())
+        .collect();
+    let expected = [
+        "2024-08-15T00:00:00Z to 2024-09-15T00:00:00Z (in_1), \
+         2024-09-15T00:00:00Z to 2024-10-15T00:00:00Z (in_2), and so on",
+        "from 2024-08-15T00:00:00Z every 3 months in Asia/Kolkata",
+        "from 2024-08-15T00:00:00Z every 30d",
+        "",
+    ];
+    assert_eq!(said, expected);
+    assert_eq!(events.last().unwrap().details["billing before"], expected[2]);
+}
+
+/// Who sends an admitted call again is answered as before, on whatever server
+/// and whatever has become of his period meanwhile.
+async fn b34_the_id_decides_before_period_and_frost(world: &mut World) {
+    world.add_server().await;
+    world.add_server().await;
+    let (first, second, third) = (world.client(0), world.client(1), world.client(2));
+    let rule = limit("posts", "units").per(&["user"]).max(1).billing();
+    first.apply(Rules::of_units([rule])).await.unwrap();
+    let now = ("", "2001-01-01T00:00:00Z", "2199-01-01T00:00:00Z");
+    first.put(user("s").periods(&[now])).await.unwrap();
+    first.take("a", 1).send().await.unwrap();
+    let past = ("", "2001-01-01T00:00:00Z", "2002-01-01T00:00:00Z");
+    first.put(user("s").periods(&[past])).await.unwrap();
+    // The others have never heard of that id.
+    assert!(second.take("a", 1).send().await.unwrap().replayed);
+    second.take("a", 2).send().await.refused(Reason::ReservationIdReused);
+    second.take("b", 1).send().await.refused(Reason::PeriodUnavailable);
+    first.put(user("s").periods(&[now]).frozen()).await.unwrap();
+    assert!(third.take("a", 1).send().await.unwrap().replayed);
+    third.take("b", 1).send().await.refused(Reason::SubjectFrozen);
+    third.commit("a").await.unwrap();
+    assert!(second.commit("a").await.unwrap().replayed);
+}
+
+/// Each name of a period is a counter of its own, whatever is in it.
+async fn b55_names_of_periods(world: &mut World) {
+    let rule = limit("posts", "units").per(&["user"]).max(1).billing();
+    let client = world.rules(Rules::of_units([rule])).await;
+    let long = "é".repeat(128);
+    for (n, name) in ["a", "a.b", "$a", "a/b", "a b", "A", "lifetime", "billing:a", &long]
+        .into_iter()
+        .enumerate()
+    {
+        let period = (name, "2001-01-01T00:00:00Z", "2199-01-01T00:00:00Z");
+        client.put(user("s").periods(&[period])).await.unwrap();
+        assert_eq!(client.stands("posts").await, (0, 0, 1), "{name}");
+        client.take(&format!("{n}"), 1).committed().await.unwrap();
+        client.take("over", 1).send().await.denied(&["posts"]);
+    }
+    assert_eq!(world.records().await.1.len(), 9);
+}
+
 const AUGUST: (&str, &str, &str) = ("in_1", "2024-08-15T00:00:00Z", "2024-09-15T00:00:00Z");
 const SEPTEMBER: (&str, &str, &str) = ("in_2", "2024-09-15T00:00:00Z", "2024-10-15T00:00:00Z");
-
-fn pair(start: &str, end: &str) -> (String, String) {
-    (start.to_owned(), end.to_owned())
-}
 
 /// A limit on the billing periods of user `s`, from 20 August on.
 async fn in_august(world: &mut World, max: i64) -> Client {

@@ -275,6 +275,16 @@ pub fn bounds(window: Option<&v1::Window>) -> (String, String) {
     (text(window.start_time.as_ref()), text(window.end_time.as_ref()))
 }
 
+/// Two instants, as [`bounds`] gives them.
+pub fn pair(start: &str, end: &str) -> (String, String) {
+    (start.to_owned(), end.to_owned())
+}
+
+/// The starts of two days.
+pub fn days(start: &str, end: &str) -> (String, String) {
+    (format!("{start}T00:00:00Z"), format!("{end}T00:00:00Z"))
+}
+
 /// So many times a span.
 pub fn times(span: Span, count: i64) -> Span {
     Span::from_millis(span.as_millis() * count)
