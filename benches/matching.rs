@@ -17,12 +17,12 @@ use quota_authority::domain::reservation::ItemRequest;
 use quota_authority::domain::time::Time;
 
 const NAMESPACES: usize = 100;
-const CALLS: usize = 20_000;
+const CALLS: u32 = 20_000;
 const ROUNDS: usize = 15;
 const SIZES: [usize; 2] = [10, 1000];
 
 /// In what the limits differ that an item does not meet.
-const SHAPES: [(&str, fn(usize) -> Shape); 4] = [
+const SHAPES: [(&str, ShapeOf); 4] = [
     ("one of many values of a condition", |n| Shape {
         conditions: vec![("item_type", n)],
         ..Shape::default()
@@ -37,6 +37,9 @@ const SHAPES: [(&str, fn(usize) -> Shape); 4] = [
         ..Shape::default()
     }),
 ];
+
+/// The shape of the n-th limit.
+type ShapeOf = fn(usize) -> Shape;
 
 #[derive(Default)]
 struct Shape {
@@ -65,7 +68,7 @@ fn limit(n: usize, shape: Shape) -> LimitSpec {
 }
 
 /// A policy in which only the first limit applies to [`item`].
-fn policy(namespace: usize, size: usize, shape: fn(usize) -> Shape) -> Policy {
+fn policy(namespace: usize, size: usize, shape: ShapeOf) -> Policy {
     let requires = ["user", "item_type", "channel"].map(str::to_owned).to_vec();
     let metric = |n: usize| (format!("metric-{n}"), MetricSpec { requires: requires.clone() });
     let spec = PolicySpec {
@@ -94,8 +97,7 @@ fn item() -> ItemRequest {
 fn round(policies: &[Policy]) -> Duration {
     let items = [item()];
     let begun = Instant::now();
-    for n in 0..CALLS {
-        let policy = &policies[n % policies.len()];
+    for (_, policy) in (0..CALLS).zip(policies.iter().cycle()) {
         let matches = policy.matches(black_box(&items)).expect("a match");
         assert_eq!(matches.len(), 1);
         black_box(policy.named_subjects(&items, &matches));
@@ -116,7 +118,7 @@ fn main() {
         }
         let [few, many] = times.map(|mut times| {
             times.sort_unstable();
-            times[ROUNDS / 2].as_secs_f64() * 1e9 / CALLS as f64
+            times[ROUNDS / 2].as_secs_f64() * 1e9 / f64::from(CALLS)
         });
         println!("{name:45} {few:>7.0} ns {many:>7.0} ns {:>7.2}", many / few);
     }

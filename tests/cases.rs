@@ -12,6 +12,14 @@ mod world;
 mod all_or_nothing;
 #[path = "cases/amounts.rs"]
 mod amounts;
+#[path = "cases/billing.rs"]
+mod billing;
+#[path = "cases/billing_changes.rs"]
+mod billing_changes;
+#[path = "cases/billing_faults.rs"]
+mod billing_faults;
+#[path = "cases/billing_subjects.rs"]
+mod billing_subjects;
 #[path = "cases/changes.rs"]
 mod changes;
 #[path = "cases/contention.rs"]
@@ -20,6 +28,8 @@ mod contention;
 mod expiry;
 #[path = "cases/idempotency.rs"]
 mod idempotency;
+#[path = "cases/levels.rs"]
+mod levels;
 #[path = "cases/listings.rs"]
 mod listings;
 #[path = "cases/names.rs"]
@@ -28,11 +38,17 @@ mod names;
 mod over_limit;
 #[path = "cases/restart.rs"]
 mod restart;
+#[path = "cases/retry.rs"]
+mod retry;
+#[path = "cases/rolling.rs"]
+mod rolling;
 #[path = "cases/settlement.rs"]
 mod settlement;
 #[path = "cases/slots.rs"]
 mod slots;
 #[path = "cases/statuses.rs"]
 mod statuses;
+#[path = "cases/stories.rs"]
+mod stories;
 #[path = "cases/windows.rs"]
 mod windows;

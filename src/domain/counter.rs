@@ -9,6 +9,10 @@ use super::policy::Bound;
 use super::time::{Span, Time};
 use super::window::Window;
 
+/// By how much the end of a billing period may be put off and what was used of
+/// it be sure to count: a year's subscription, and some days to tell of it.
+const PUT_OFF: Span = Span::from_days(400);
+
 /// Which counter: limit and its generation, key, window.
 ///
 /// Compared and hashed by `text` alone, which is made from all the parts that
@@ -225,7 +229,9 @@ impl Counter {
     /// When retention may remove this counter: one of a closed window after
     /// twice the time that reservations are kept, one for ever when it has
     /// been idle as long as that. `None` while something is used of it for
-    /// ever.
+    /// ever. One of a billing period is kept for longer than a year, since the
+    /// period's end may yet be put off, which no counter hears of: used up, it
+    /// would be gone in the middle of it, and the quota be fresh.
     ///
     /// Idle time counts from the end of a day, so that the stored instant,
     /// which is indexed, changes at most once a day on a busy counter.
@@ -233,9 +239,8 @@ impl Counter {
         let last = self.holds.keys().next_back().copied().unwrap_or(self.as_of);
         let idle = last.max(self.as_of);
         match &self.id.window {
-            Window::Period { end, .. } | Window::Billing { end, .. } => {
-                Some(end.plus(retention).plus(retention))
-            }
+            Window::Period { end, .. } => Some(end.plus(retention).plus(retention)),
+            Window::Billing { end, .. } => Some(end.plus(retention).plus(retention.max(PUT_OFF))),
             Window::Lifetime if self.used(self.as_of) > 0 => None,
             Window::Lifetime => Some(idle.round_up(Span::from_days(1)).plus(retention)),
             window @ Window::Rolling(_) => {

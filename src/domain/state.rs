@@ -170,7 +170,10 @@ impl<'a> State<'a> {
     }
 
     /// The counters. All that are missing are reported at once.
-    pub fn counters(&mut self, ids: &[Arc<CounterId>]) -> Result<(), Missing> {
+    pub fn counters<'c>(
+        &mut self,
+        ids: impl IntoIterator<Item = &'c Arc<CounterId>>,
+    ) -> Result<(), Missing> {
         let mut complete = Ok(());
         for id in ids {
             self.read.counters.push(Arc::clone(id));

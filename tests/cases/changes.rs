@@ -61,6 +61,11 @@ async fn b31_raised_and_lowered_within_a_day(world: &mut World) {
     client.take("eight", 8).committed().await.unwrap();
     client.apply(day(20)).await.unwrap();
     assert_eq!(client.stands("cap").await, (8, 0, 12));
+    // The same day in other words is no other window.
+    let small = limit("cap", "units").per(&["user"]).max(20).calendar(Day, "utc");
+    let applied = client.apply(Rules::of_units([small])).await.unwrap();
+    assert!(applied.changed && applied.restarted_limits.is_empty());
+    assert_eq!(client.stands("cap").await, (8, 0, 12));
     client.apply(day(9)).await.unwrap();
     assert_eq!(client.stands("cap").await, (8, 0, 1));
     client.take("ninth", 1).committed().await.unwrap();

@@ -3,7 +3,7 @@
 use quota_authority::api::Reason;
 use quota_authority::domain::time::Span;
 
-use crate::world::{Client, Denied, Rules, World, cases, instant, limit, text, v1};
+use crate::world::{Client, Denied, Rules, World, cases, instant, limit, pair, text, v1};
 use v1::CalendarUnit::{Day, Hour, Month, Year};
 
 cases! {
@@ -162,10 +162,6 @@ async fn period(world: &mut World, rule: (v1::CalendarUnit, &str), at: &str) -> 
     assert_eq!(now[0].window, asked[0].window, "now and at are the same");
     let window = now[0].window.as_ref().unwrap();
     (text(window.start_time.as_ref()), text(window.end_time.as_ref()))
-}
-
-fn pair(start: &str, end: &str) -> (String, String) {
-    (start.to_owned(), end.to_owned())
 }
 
 async fn b46_days_of_25_hours(world: &mut World) {

@@ -35,7 +35,7 @@ async fn subjects_are_listed_and_deleted() {
     for (subject, plan) in [("user/1", "pro"), ("user/2", ""), ("team/a/b", "pro")] {
         blog.run(&["subject", "set", subject, "--plan", plan, "--label", "n=1"]).code(OK);
     }
-    let add = ["subject", "set", "user/1", "--add", "posts-per-month=5", "--frozen"];
+    let add = ["subject", "set", "user/1", "--add", "posts-per-period=5", "--frozen"];
     blog.run(&add).code(OK);
     let all = blog.run(&["subject", "list"]).code(OK);
     let found: Vec<Vec<&str>> = rows(&all)[1..].iter().map(|row| row[..4].to_vec()).collect();
@@ -131,7 +131,7 @@ async fn a_file_is_compared_with_what_is_in_force() {
     assert!(json["diff"].as_str().is_some_and(|diff| diff.starts_with("--- blog, revision 1\n")));
     let (_folder, daily) = blog_with("month, time", "day, time");
     let restarts = blog.run(&["policy", "diff", "-f", &daily]).code(OK);
-    restarts.prints("these limits would start with fresh counters: posts-per-month\n");
+    restarts.prints("these limits would start with fresh counters: posts-per-period\n");
 
     let applied = blog.run(&["policy", "apply", "-f", &lower]).code(OK);
     applied.prints("2 counters are above a limit that was lowered:\nLIMIT");

@@ -14,6 +14,8 @@ mod promises;
 mod refused;
 #[path = "world/rules.rs"]
 mod rules;
+#[path = "world/subjects.rs"]
+mod subjects;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -38,7 +40,8 @@ pub use calls::{Client, Reserve, at_once, dims};
 pub use paused::PausedStore;
 pub use quota_authority::proto::v1;
 pub use refused::{Denied, Refused};
-pub use rules::{Rules, limit};
+pub use rules::{LimitRule, Rules, limit};
+pub use subjects::{Owner, owner, period, user};
 
 /// Where a manual clock stands at first: an instant that lies in the middle of
 /// hour, day, week, month and year.
@@ -324,6 +327,22 @@ pub fn text(timestamp: Option<&prost_types::Timestamp>) -> String {
     let nanos = i64::from(timestamp.nanos);
     assert_eq!(nanos % 1_000_000, 0, "whole milliseconds");
     Time::saturating(timestamp.seconds * 1000 + nanos / 1_000_000).to_string()
+}
+
+/// Start and end of a window, in RFC 3339.
+pub fn bounds(window: Option<&v1::Window>) -> (String, String) {
+    let window = window.expect("a window");
+    (text(window.start_time.as_ref()), text(window.end_time.as_ref()))
+}
+
+/// Two instants, as [`bounds`] gives them.
+pub fn pair(start: &str, end: &str) -> (String, String) {
+    (start.to_owned(), end.to_owned())
+}
+
+/// The starts of two days.
+pub fn days(start: &str, end: &str) -> (String, String) {
+    (format!("{start}T00:00:00Z"), format!("{end}T00:00:00Z"))
 }
 
 /// So many times a span.

@@ -55,7 +55,8 @@ pub fn listing(request: v1::ListSubjectsRequest) -> Result<Listing, Refusal> {
 ///
 /// # Errors
 ///
-/// Every fault of the request but those that [`Subject::faults`] finds.
+/// Faults of the request's form, and with them those that [`Subject::faults`]
+/// finds: nobody is told of one after the other.
 pub fn from_request(namespace: &str, subject: Option<v1::Subject>) -> Result<Subject, Refusal> {
     let mut faults = Faults::default();
     check_name("namespace", namespace, &mut faults.0);
@@ -72,7 +73,7 @@ pub fn from_request(namespace: &str, subject: Option<v1::Subject>) -> Result<Sub
             Some(v1::r#override::Change::Add(more)) => OverrideChange::Add(more),
             None => {
                 faults.0.push(Violation::new(&field, "must have either set or add"));
-                continue;
+                OverrideChange::Add(0)
             }
         };
         let expire_time = over.expire_time.map(|at| time(&format!("{field}.expire_time"), at));
@@ -82,7 +83,7 @@ pub fn from_request(namespace: &str, subject: Option<v1::Subject>) -> Result<Sub
         });
         overrides.push(Override { limit: over.limit, change, expire_time });
     }
-    faults.or(Subject {
+    let subject = Subject {
         namespace: namespace.to_owned(),
         kind: subject.kind,
         id: subject.id,
@@ -92,7 +93,11 @@ pub fn from_request(namespace: &str, subject: Option<v1::Subject>) -> Result<Sub
         frozen: subject.frozen,
         labels: subject.labels.into_iter().collect(),
         ..Subject::default()
-    })
+    };
+    if !faults.0.is_empty() {
+        faults.0.extend(subject.faults());
+    }
+    faults.or(subject)
 }
 
 /// The message of a stored subject.

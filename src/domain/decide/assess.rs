@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
+use super::claim::{Claim, Subjects, billing_of, counter_of};
 use super::{Rules, Stop};
 use crate::domain::counter::CounterId;
-use crate::domain::name::{Dimensions, ReservationKey, ResourceKey, SubjectKey};
-use crate::domain::policy::{Bound, Limit, Match, MaxSpec, Policy, subject_name};
+use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
+use crate::domain::policy::{Bound, Limit, Match, Policy, subject_name};
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::{Charge, ItemRequest, MAX_CHARGES, Reservation};
 use crate::domain::state::{Missing, State};
 use crate::domain::status::LimitStatus;
-use crate::domain::subject::Subject;
 use crate::domain::time::Time;
-use crate::domain::window::{Billing, Window};
 
 /// What a request would take.
 pub(super) struct Assessment<'p> {
@@ -20,150 +19,27 @@ pub(super) struct Assessment<'p> {
     pub claims: Vec<Claim<'p>>,
     /// The instant of the decision.
     pub now: Time,
-    /// A subject that the request names and that is frozen.
-    frozen: Option<SubjectKey>,
 }
 
-impl Assessment<'_> {
-    pub fn refuse_frozen(&self) -> Result<(), Refusal> {
-        match &self.frozen {
-            None => Ok(()),
-            Some(key) => Err(Refusal::SubjectFrozen { subject: subject_name(key) }),
-        }
-    }
+/// What limits are looked at for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To take units, in the windows open now: refused for a frozen subject,
+    /// whatever else there is to say.
+    Take,
+    /// To see where they stand, in the windows open now.
+    See,
+    /// To see where they stand, in the windows that contain this instant.
+    SeeAt(Time),
 }
 
-/// What a request would take from one counter.
-pub(super) struct Claim<'p> {
-    pub counter: Arc<CounterId>,
-    pub items: Vec<usize>,
-    pub amount: i64,
-    pub bound: Bound,
-    pub enforced: bool,
-    policy: &'p Policy,
-    limit: &'p Limit,
-    /// Whose plan and overrides rule.
-    subjects: Subjects,
-    /// Whose billing periods are the windows.
-    billing: Option<Arc<Subject>>,
-}
-
-impl Claim<'_> {
-    /// Where the counter stands before the request.
-    pub fn at_rest(&self, state: &State<'_>, now: Time) -> LimitStatus {
-        let counter = state.counter(&self.counter);
-        LimitStatus {
-            counter: Arc::clone(&self.counter),
-            window: self.counter.window.span(now),
-            ..LimitStatus::at_rest(&counter, self.bound, self.enforced, now)
-        }
-    }
-
-    /// Where the counter stands, and what the request would mean to it.
-    pub fn status(&self, state: &State<'_>, now: Time) -> LimitStatus {
-        let exceeded = !state.counter(&self.counter).fits(self.bound, self.amount, now);
-        LimitStatus {
-            requested: self.amount,
-            exceeded,
-            retry_time: if exceeded { self.first_pass(state, now) } else { None },
-            ..self.at_rest(state, now)
-        }
-    }
-
-    /// Whether this claim refuses the request: an observed limit never does,
-    /// unless the sum could not be counted at all.
-    pub fn refuses(&self, state: &State<'_>, status: &LimitStatus, now: Time) -> bool {
-        status.exceeded
-            && (self.enforced || state.counter(&self.counter).overflows(self.amount, now))
-    }
-
-    /// The earliest instant, `from` or later, that lies in a window.
-    pub fn window_from(&self, from: Time) -> Option<Time> {
-        self.limit.window.next(from, billing_of(self.billing.as_deref()))
-    }
-
-    /// The counter of the window that contains `at`.
-    pub fn counter_at(&self, at: Time) -> Option<Arc<CounterId>> {
-        let window = self.limit.window.containing(at, billing_of(self.billing.as_deref()))?;
-        if window == self.counter.window {
-            return Some(Arc::clone(&self.counter));
-        }
-        Some(counter_of(self.policy, self.limit, &self.counter.key, window))
-    }
-
-    /// What the limit allows at an instant, `None` where the plan is unknown,
-    /// and when that changes by itself.
-    pub fn bound_at(&self, at: Time) -> (Option<Bound>, Option<Time>) {
-        let bound = self.subjects.bound(self.policy, self.limit, at).ok();
-        let name = &self.limit.spec.name;
-        let ends = self.subjects.0.iter().filter_map(|(_, subject)| {
-            subject.as_ref().and_then(|subject| subject.override_end(name, at))
-        });
-        (bound, ends.min())
-    }
-}
-
-/// Subjects as loaded; `None` for one that was never put.
-#[derive(Default)]
-struct Subjects(Vec<(SubjectKey, Option<Arc<Subject>>)>);
-
-impl Subjects {
-    /// Those of `keys` that are known, and whether all are: all that are
-    /// missing are asked for at once.
-    fn load(state: &mut State<'_>, keys: &[SubjectKey]) -> (Self, Result<(), Missing>) {
-        let mut complete = Ok(());
-        let mut rows = Vec::with_capacity(keys.len());
-        for key in keys {
-            match state.subject(key) {
-                Ok(subject) => rows.push((key.clone(), subject)),
-                Err(Missing) => complete = Err(Missing),
-            }
-        }
-        (Self(rows), complete)
-    }
-
-    fn get(&self, key: &SubjectKey) -> Option<&Arc<Subject>> {
-        self.0.iter().find(|(known, _)| known == key)?.1.as_ref()
-    }
-
-    fn some(&self, keys: &[SubjectKey]) -> Self {
-        Self(keys.iter().map(|key| (key.clone(), self.get(key).cloned())).collect())
-    }
-
-    fn frozen(&self) -> Option<&SubjectKey> {
-        let frozen = |(_, subject): &&(SubjectKey, Option<Arc<Subject>>)| {
-            subject.as_ref().is_some_and(|subject| subject.frozen)
-        };
-        self.0.iter().find(frozen).map(|(key, _)| key)
-    }
-
-    /// What the limit allows; the least of it where several subjects meet on
-    /// one counter.
-    fn bound(&self, policy: &Policy, limit: &Limit, now: Time) -> Result<Bound, Refusal> {
-        let mut least = match &limit.spec.max {
-            MaxSpec::Same(bound) => *bound,
-            MaxSpec::ByPlan(_) => Bound::Unlimited,
-        };
-        for (n, (key, subject)) in self.0.iter().enumerate() {
-            let bound = policy.bound(limit, key, subject.as_deref(), now)?;
-            least = if n == 0 { bound } else { least.min(bound) };
-        }
-        Ok(least)
-    }
-}
-
-fn billing_of(subject: Option<&Subject>) -> Option<&Billing> {
-    subject.and_then(|subject| subject.billing.as_ref())
-}
-
-/// Finds the limits that apply to `items`, their counters and bounds: in the
-/// windows open now, or in those that contain `at`.
+/// Finds the limits that apply to `items`, their counters and bounds.
 pub(super) fn assess<'p>(
     state: &mut State<'_>,
     policy: &'p Policy,
     items: &[ItemRequest],
     clock: Time,
-    at: Option<Time>,
+    purpose: Purpose,
 ) -> Result<Assessment<'p>, Stop> {
     let matches = policy.matches(items)?;
     if matches.len() > MAX_CHARGES {
@@ -176,33 +52,45 @@ pub(super) fn assess<'p>(
         // Which counter it is depends on the subject.
         complete?;
     }
-    let (counters, now) = match at {
-        None => locate(state, policy, &matches, &subjects, clock)?,
-        Some(at) => {
+    if purpose == Purpose::Take {
+        // Those that are not known yet are looked at when they are: nothing is
+        // decided before. A frozen one is not to wait for its next period.
+        subjects.refuse_frozen()?;
+    }
+    let (counters, now) = match purpose {
+        Purpose::Take | Purpose::See => locate(state, policy, &matches, &subjects, clock)?,
+        Purpose::SeeAt(at) => {
             let counters = counters_at(policy, &matches, &subjects, at)?;
-            state.counters(&counters)?;
-            let now = latest(state, &counters, clock);
+            state.counters(counters.iter().flatten())?;
+            let now = latest(state, counters.iter().flatten(), clock);
             (counters, now)
         }
     };
     complete?;
     let mut claims = Vec::with_capacity(matches.len());
     for (found, counter) in matches.into_iter().zip(counters) {
+        let Some(counter) = counter else { continue };
         let billing = policy.billing_subject(found.limit, &found.key);
         let own = subjects.some(&found.subjects);
+        let enforced = found.limit.enforced();
+        let bound = match own.bound(policy, found.limit, now) {
+            // It would refuse everything, and shows that it would.
+            Err(_) if !enforced => Bound::AtMost(0),
+            bound => bound?,
+        };
         claims.push(Claim {
             counter,
             items: found.items,
             amount: found.amount,
-            bound: own.bound(policy, found.limit, now)?,
-            enforced: found.limit.enforced(),
+            bound,
+            enforced,
             policy,
             limit: found.limit,
             subjects: own,
             billing: billing.and_then(|key| subjects.get(&key).cloned()),
         });
     }
-    Ok(Assessment { claims, now, frozen: subjects.frozen().cloned() })
+    Ok(Assessment { claims, now })
 }
 
 /// Where the limits stand that a reservation was charged to, by the rules of
@@ -253,10 +141,9 @@ pub(super) fn now_of(
     reservation: &Reservation,
     clock: Time,
 ) -> Result<Time, Missing> {
-    let counters: Vec<_> =
-        reservation.charges.iter().map(|charge| Arc::clone(&charge.counter)).collect();
-    state.counters(&counters)?;
-    Ok(latest(state, &counters, clock))
+    let counters = || reservation.charges.iter().map(|charge| &charge.counter);
+    state.counters(counters())?;
+    Ok(latest(state, counters(), clock))
 }
 
 /// The limit that a charge was made under, where it still counts as it did,
@@ -275,6 +162,10 @@ fn present_rule<'a>(
     Some((policy, limit, subjects))
 }
 
+/// The counters of matching limits; `None` for an observed limit that has no
+/// window then.
+type Counters = Vec<Option<Arc<CounterId>>>;
+
 /// The counters of the windows that are open at the instant of the decision.
 /// That instant is not before the `as_of` of any of them; where that moves it
 /// into another window, the search starts again from there.
@@ -284,12 +175,12 @@ fn locate(
     matches: &[Match<'_>],
     subjects: &Subjects,
     clock: Time,
-) -> Result<(Vec<Arc<CounterId>>, Time), Stop> {
+) -> Result<(Counters, Time), Stop> {
     let mut now = clock;
     loop {
         let counters = counters_at(policy, matches, subjects, now)?;
-        state.counters(&counters)?;
-        let later = latest(state, &counters, now);
+        state.counters(counters.iter().flatten())?;
+        let later = latest(state, counters.iter().flatten(), now);
         if later == now {
             return Ok((counters, now));
         }
@@ -302,31 +193,33 @@ fn counters_at(
     matches: &[Match<'_>],
     subjects: &Subjects,
     now: Time,
-) -> Result<Vec<Arc<CounterId>>, Refusal> {
+) -> Result<Counters, Refusal> {
     let counter = |found: &Match<'_>| {
         let owner = policy.billing_subject(found.limit, &found.key);
         let subject = owner.as_ref().and_then(|key| subjects.get(key));
         let billing = billing_of(subject.map(Arc::as_ref));
         let rule = &found.limit.window;
-        let window = rule.containing(now, billing).ok_or_else(|| Refusal::PeriodUnavailable {
-            limit: found.limit.spec.name.clone(),
-            subject: owner.as_ref().map(subject_name),
-            now,
-            next: rule.next(now, billing),
-        })?;
-        Ok(counter_of(policy, found.limit, &found.key, window))
+        match rule.containing(now, billing) {
+            Some(window) => Ok(Some(counter_of(policy, found.limit, &found.key, window))),
+            // It never refuses, and there is nothing to count in.
+            None if !found.limit.enforced() => Ok(None),
+            None => Err(Refusal::PeriodUnavailable {
+                limit: found.limit.spec.name.clone(),
+                subject: owner.as_ref().map(subject_name),
+                now,
+                next: rule.next(now, billing),
+            }),
+        }
     };
     matches.iter().map(counter).collect()
 }
 
-fn counter_of(policy: &Policy, limit: &Limit, key: &Dimensions, window: Window) -> Arc<CounterId> {
-    let Limit { spec, generation, .. } = limit;
-    let (namespace, key) = (policy.namespace(), key.clone());
-    Arc::new(CounterId::new(namespace, &spec.name, &spec.metric, *generation, key, window))
-}
-
-fn latest(state: &State<'_>, counters: &[Arc<CounterId>], clock: Time) -> Time {
-    counters.iter().map(|id| state.counter(id).as_of).fold(clock, Time::max)
+fn latest<'c>(
+    state: &State<'_>,
+    counters: impl Iterator<Item = &'c Arc<CounterId>>,
+    clock: Time,
+) -> Time {
+    counters.map(|id| state.counter(id).as_of).fold(clock, Time::max)
 }
 
 /// Refuses where one of the resources belongs to a reservation other than

@@ -10,6 +10,7 @@
 //! stand for the reservations charged to them.
 
 mod assess;
+mod claim;
 mod outlook;
 mod read;
 mod reserve;

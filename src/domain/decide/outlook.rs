@@ -4,7 +4,8 @@
 //! begin, overrides expire. All of that is known beforehand, so the instant is
 //! exact, not a guess.
 
-use super::assess::Claim;
+use super::claim::Claim;
+use crate::domain::policy::Bound;
 use crate::domain::state::State;
 use crate::domain::time::Time;
 
@@ -37,16 +38,34 @@ impl Claim<'_> {
             }
         }
     }
+
+    /// The earliest instant, `from` or later, at which this claim refuses
+    /// nothing. An observed limit only refuses what could not be counted.
+    fn first_admission(&self, state: &State<'_>, from: Time) -> Option<Time> {
+        if self.enforced {
+            return self.first_pass(state, from);
+        }
+        let mut at = from;
+        while let Some(counter) = self.counter_at(at) {
+            let end = counter.window.end();
+            let first = state.counter(&counter).first_fit(Bound::Unlimited, self.amount, at);
+            if let Some(first) = first.filter(|at| end.is_none_or(|end| *at < end)) {
+                return Some(first);
+            }
+            at = end?;
+        }
+        // Where there is no window, nothing is counted.
+        Some(at)
+    }
 }
 
-/// The earliest instant, `now` or later, at which all enforced claims fit at
-/// once.
+/// The earliest instant, `now` or later, at which no claim refuses.
 pub(super) fn all_pass(claims: &[Claim<'_>], state: &State<'_>, now: Time) -> Option<Time> {
     let mut at = now;
     for _ in 0..ROUNDS {
         let mut latest = at;
-        for claim in claims.iter().filter(|claim| claim.enforced) {
-            latest = latest.max(claim.first_pass(state, at)?);
+        for claim in claims {
+            latest = latest.max(claim.first_admission(state, at)?);
         }
         if latest == at {
             return Some(at);

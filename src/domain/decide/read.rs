@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::assess::{assess, now_of};
+use super::assess::{Purpose, assess, now_of};
 use super::{Rules, Stop};
 use crate::domain::name::{Dimensions, ReservationKey, ResourceKey};
 use crate::domain::policy::Policy;
@@ -43,8 +43,7 @@ pub fn check(
     items: &[ItemRequest],
 ) -> Result<Usage, Stop> {
     let policy = policy(rules, namespace)?;
-    let assessed = assess(state, policy, items, rules.clock, None)?;
-    assessed.refuse_frozen()?;
+    let assessed = assess(state, policy, items, rules.clock, Purpose::Take)?;
     let now = assessed.now;
     let mut refused = false;
     let mut limits = Vec::with_capacity(assessed.claims.len());
@@ -74,7 +73,8 @@ pub fn usage(
 ) -> Result<Usage, Stop> {
     let policy = policy(rules, namespace)?;
     let item = ItemRequest { metric: metric.to_owned(), amount: 1, dimensions: dimensions.clone() };
-    let assessed = assess(state, policy, std::slice::from_ref(&item), rules.clock, at)
+    let purpose = at.map_or(Purpose::See, Purpose::SeeAt);
+    let assessed = assess(state, policy, std::slice::from_ref(&item), rules.clock, purpose)
         .map_err(without_item_path)?;
     let now = assessed.now;
     let limits = assessed.claims.iter().map(|claim| claim.at_rest(state, now)).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::assess::{assess, prepare, refuse_foreign, standing};
+use super::assess::{Purpose, assess, prepare, refuse_foreign, standing};
 use super::outlook::all_pass;
 use super::{Answer, Reserve, Rules, Stop};
 use crate::domain::counter::expire_time;
@@ -29,8 +29,7 @@ pub(super) fn reserve(
     let policy = rules.policy.ok_or_else(|| Refusal::NamespaceNotFound {
         namespace: command.key.namespace().into_owned(),
     })?;
-    let assessed = assess(state, policy, &request.items, rules.clock, None)?;
-    assessed.refuse_frozen()?;
+    let assessed = assess(state, policy, &request.items, rules.clock, Purpose::Take)?;
     let (claims, now) = (assessed.claims, assessed.now);
     let mut failing = Vec::new();
     for claim in &claims {

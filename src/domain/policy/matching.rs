@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::index::Index;
 use super::revision::PolicyRevision;
-use super::spec::{Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, Mode, WindowSpec};
+use super::spec::{
+    Bound, CalendarSpec, CalendarUnit, LimitSpec, MaxSpec, MetricSpec, Mode, WindowSpec,
+};
 use crate::domain::name::{Dimensions, SubjectKey, Violation, quoted};
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::ItemRequest;
@@ -19,7 +21,14 @@ pub struct Policy {
     pub source: PolicyRevision,
     limits: Vec<Limit>,
     by_name: HashMap<String, usize>,
-    by_metric: HashMap<String, Index>,
+    by_metric: HashMap<String, Metered>,
+}
+
+/// A metric, and where its limits are found.
+#[derive(Debug)]
+struct Metered {
+    requires: Vec<String>,
+    limits: Index,
 }
 
 /// One limit, in force.
@@ -90,10 +99,12 @@ impl Policy {
                 spec: spec.clone(),
             });
         }
-        let by_metric = source.spec.metrics.iter().filter_map(|(name, metric)| {
-            Some((name.clone(), Index::new(metric, of_metric.get(name)?)))
-        });
-        let by_metric = by_metric.collect();
+        let metered = |(name, metric): (&String, &MetricSpec)| {
+            let limits = of_metric.get(name).map_or(&[][..], Vec::as_slice);
+            let limits = Index::new(metric, limits);
+            (name.clone(), Metered { requires: metric.requires.clone(), limits })
+        };
+        let by_metric = source.spec.metrics.iter().map(metered).collect();
         let name = |(n, limit): (usize, &Limit)| (limit.spec.name.clone(), n);
         let by_name = limits.iter().enumerate().map(name).collect();
         Ok(Self { source, limits, by_name, by_metric })
@@ -127,7 +138,7 @@ impl Policy {
         let mut found: BTreeMap<(usize, Dimensions), Match<'_>> = BTreeMap::new();
         let mut lacking = Vec::new();
         for (n, item) in items.iter().enumerate() {
-            let Some(metric) = self.source.spec.metrics.get(&item.metric) else {
+            let Some(metric) = self.by_metric.get(&item.metric) else {
                 return Err(Refusal::MetricNotFound { metric: item.metric.clone() });
             };
             for name in metric.requires.iter().filter(|name| !item.dimensions.contains_key(*name)) {
@@ -135,8 +146,7 @@ impl Policy {
                 lacking.push(Violation::new(format!("items[{n}].dimensions[{name}]"), message));
             }
             let mut governed = false;
-            let index = self.by_metric.get(&item.metric);
-            for index in index.into_iter().flat_map(|index| index.candidates(&item.dimensions)) {
+            for index in metric.limits.candidates(&item.dimensions) {
                 let limit = &self.limits[index];
                 if limit.applies(&item.dimensions) {
                     governed = true;
@@ -199,7 +209,7 @@ impl Policy {
     pub fn named_subjects(&self, items: &[ItemRequest], matches: &[Match<'_>]) -> Vec<SubjectKey> {
         let mut named = BTreeSet::new();
         for item in items {
-            let required = self.source.spec.metrics.get(&item.metric);
+            let required = self.by_metric.get(&item.metric);
             for kind in required.iter().flat_map(|metric| &metric.requires) {
                 named.extend(item.dimensions.get(kind).map(|id| (kind.as_str(), id)));
             }

@@ -125,16 +125,18 @@ pub enum WindowSpec {
 
 impl WindowSpec {
     /// Whether both mean the same windows, whoever's billing periods they are:
-    /// a week that names no first day starts on Monday.
+    /// a week that names no first day starts on Monday, and the names of zones
+    /// may be written small.
     fn lies_like(&self, other: &Self) -> bool {
         self.plain() == other.plain()
     }
 
     fn plain(&self) -> Self {
         match self {
-            Self::Calendar(calendar) if calendar.unit == CalendarUnit::Week => {
-                let week_start = calendar.week_start.or(Some(Weekday::Monday));
-                Self::Calendar(CalendarSpec { week_start, ..calendar.clone() })
+            Self::Calendar(CalendarSpec { unit, time_zone, week_start }) => {
+                let monday = (*unit == CalendarUnit::Week).then_some(Weekday::Monday);
+                let (time_zone, week_start) = (time_zone.to_lowercase(), week_start.or(monday));
+                Self::Calendar(CalendarSpec { unit: *unit, time_zone, week_start })
             }
             Self::Billing { without_period, .. } => Self::Billing {
                 subject: None,

@@ -82,7 +82,7 @@ impl Billing {
                 let explicit = periods.iter().find(|period| period.start <= at && at < period.end);
                 explicit.map(BillingPeriod::window).or_else(|| match on_lapse {
                     OnLapse::Deny => None,
-                    OnLapse::Roll => rolled(last(periods)?, at),
+                    OnLapse::Roll => rolled(periods, at),
                 })
             }
         }
@@ -123,17 +123,14 @@ impl fmt::Display for Billing {
                 write!(f, "from {start} every {span}")
             }
             Self::Periods { periods, on_lapse } => {
-                for BillingPeriod { id, start, end } in periods {
-                    write!(f, "{start} to {end}")?;
+                for (n, BillingPeriod { id, start, end }) in periods.iter().enumerate() {
+                    let comma = if n == 0 { "" } else { ", " };
+                    write!(f, "{comma}{start} to {end}")?;
                     if !id.is_empty() {
-                        write!(f, " as {id}")?;
+                        write!(f, " ({id})")?;
                     }
-                    f.write_str(", ")?;
                 }
-                f.write_str(match on_lapse {
-                    OnLapse::Deny => "then none",
-                    OnLapse::Roll => "then rolling on",
-                })
+                f.write_str(if *on_lapse == OnLapse::Roll { ", and so on" } else { "" })
             }
         }
     }
@@ -256,20 +253,23 @@ fn period_faults(field: &str, periods: &[BillingPeriod], faults: &mut Vec<Violat
     faults.extend(names);
 }
 
-/// The last of the periods.
-fn last(periods: &[BillingPeriod]) -> Option<&BillingPeriod> {
-    periods.iter().max_by_key(|period| period.end)
-}
-
-/// The period that contains `at` where periods of `last`'s length follow it.
-fn rolled(last: &BillingPeriod, at: Time) -> Option<Window> {
+/// The period that contains `at` where periods of the last one's length follow
+/// it.
+fn rolled(periods: &[BillingPeriod], at: Time) -> Option<Window> {
+    let last = periods.iter().max_by_key(|period| period.end)?;
     if at < last.end {
         return None;
     }
     let length = last.end.since(last.start).as_millis().max(1);
     let n = at.since(last.end).as_millis() / length;
     let start = Time::from_millis(last.end.as_millis() + n * length)?;
-    Some(begun_at(start, Time::from_millis(start.as_millis().checked_add(length)?)?))
+    let end = Time::from_millis(start.as_millis().checked_add(length)?)?;
+    // A period that is named after its end, say, must not be met again.
+    let mut id = start.to_string();
+    while periods.iter().any(|period| period.id() == id) {
+        id.push('+');
+    }
+    Some(Window::Billing { id: id.into(), start, end })
 }
 
 /// A period that has no id but its start.

@@ -180,7 +180,8 @@ impl WindowRule {
 /// The zone of that IANA name, from the rules compiled into this program, so
 /// that every server agrees whatever its host has installed.
 pub fn time_zone(name: &str) -> Option<TimeZone> {
-    TimeZoneDatabase::bundled().get(name).ok()
+    // `Etc/Unknown` is a name too, of no place.
+    TimeZoneDatabase::bundled().get(name).ok().filter(|zone| !zone.is_unknown())
 }
 
 fn period(start: i64, end: i64) -> Option<Window> {

@@ -98,6 +98,31 @@ impl LimitRule {
         }))
     }
 
+    /// The billing periods of the subject that carries the plan.
+    pub fn billing(self) -> Self {
+        self.billing_of("", None)
+    }
+
+    /// The billing periods of that dimension's subject, and what holds for one
+    /// that has none.
+    pub fn billing_of(self, subject: &str, without: Option<v1::window_rule::Kind>) -> Self {
+        let without_period = without.map(|kind| Box::new(v1::WindowRule { kind: Some(kind) }));
+        let subject = subject.to_owned();
+        let billing = v1::BillingWindow { subject, without_period };
+        self.window(v1::window_rule::Kind::Billing(Box::new(billing)))
+    }
+
+    /// The span that ends now; 0 buckets are as many as there are by default.
+    pub fn rolling(self, length: Span, buckets: i32) -> Self {
+        let length = Some(duration(length));
+        self.window(v1::window_rule::Kind::Rolling(v1::RollingWindow { length, buckets }))
+    }
+
+    pub fn plan_of(mut self, dimension: &str) -> Self {
+        dimension.clone_into(&mut self.0.plan_of);
+        self
+    }
+
     pub fn optional(mut self) -> Self {
         self.0.optional = true;
         self

@@ -5,7 +5,7 @@ use prost_types::Timestamp;
 use super::super::times::{duration, time, timestamp, whole_span};
 use crate::domain::name::Violation;
 use crate::domain::time::Time;
-use crate::domain::window::{Anchor, Billing, BillingPeriod, Interval, OnLapse};
+use crate::domain::window::{Anchor, Billing, BillingPeriod, Interval, MIN_EVERY, OnLapse};
 use crate::proto::v1;
 
 const FIELD: &str = "subject.billing";
@@ -37,7 +37,7 @@ pub(super) fn read(billing: v1::Billing, faults: &mut Vec<Violation>) -> Option<
             faults.push(Violation::new(FIELD, message));
             None
         }
-        Some(anchor) => read_anchor(anchor, faults).map(Billing::Anchor),
+        Some(anchor) => Some(Billing::Anchor(read_anchor(anchor, faults))),
         None if periods.is_empty() => None,
         None => {
             let read = periods.into_iter().enumerate().map(|(n, p)| read_period(n, p, faults));
@@ -94,28 +94,28 @@ fn read_period(
     Some(BillingPeriod { id: period.id, start: start?, end: end? })
 }
 
-fn read_anchor(anchor: v1::BillingAnchor, faults: &mut Vec<Violation>) -> Option<Anchor> {
+/// An anchor in which something harmless stands in for what cannot be read, so
+/// that the faults of the rest are found too.
+fn read_anchor(anchor: v1::BillingAnchor, faults: &mut Vec<Violation>) -> Anchor {
     let field = format!("{FIELD}.anchor");
     let start = instant(&format!("{field}.start_time"), anchor.start_time, faults);
     let interval = match anchor.interval {
-        Some(v1::billing_anchor::Interval::EveryMonths(months)) => Some(Interval::Months(months)),
+        Some(v1::billing_anchor::Interval::EveryMonths(months)) => Interval::Months(months),
         Some(v1::billing_anchor::Interval::Every(every)) => {
-            match whole_span(&format!("{field}.every"), every) {
-                Ok(span) => Some(Interval::Every(span)),
-                Err(fault) => {
-                    faults.push(fault);
-                    None
-                }
-            }
+            let span = whole_span(&format!("{field}.every"), every);
+            Interval::Every(span.unwrap_or_else(|fault| {
+                faults.push(fault);
+                MIN_EVERY
+            }))
         }
         None => {
             let message = "must have either every_months or every";
             faults.push(Violation::new(&field, message));
-            None
+            Interval::Months(1)
         }
     };
     let time_zone = if anchor.time_zone.is_empty() { UTC.to_owned() } else { anchor.time_zone };
-    Some(Anchor { start: start?, interval: interval?, time_zone })
+    Anchor { start: start.unwrap_or_default(), interval, time_zone }
 }
 
 /// An instant that must be given, in whole milliseconds: a boundary that is

@@ -137,6 +137,16 @@ fn a_period_is_told_by_its_id_or_else_by_its_start() {
 }
 
 #[test]
+fn a_period_that_rolls_on_is_none_of_those_before() {
+    let named_by_end = [(FIRST.2, FIRST.1, FIRST.2), (SECOND.2, SECOND.1, SECOND.2)];
+    let billing = explicit(&named_by_end, OnLapse::Roll);
+    let id = |now: &str| billing.containing(at(now)).unwrap().id();
+    assert_eq!(id("2025-03-09T00:00:00Z"), "billing:2025-03-10T00:00:00Z");
+    assert_eq!(id("2025-03-10T00:00:00Z"), "billing:2025-03-10T00:00:00Z+");
+    assert_eq!(id("2025-04-07T00:00:00Z"), "billing:2025-04-07T00:00:00Z");
+}
+
+#[test]
 fn overlaps_and_other_faults_are_all_named() {
     let billing = explicit(
         &[

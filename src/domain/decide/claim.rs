@@ -1,0 +1,152 @@
+//! What a request would take from one counter, and by whose rules.
+
+use std::sync::Arc;
+
+use crate::domain::counter::CounterId;
+use crate::domain::name::{Dimensions, SubjectKey};
+use crate::domain::policy::{Bound, Limit, MaxSpec, Policy, subject_name};
+use crate::domain::refusal::Refusal;
+use crate::domain::state::{Missing, State};
+use crate::domain::status::LimitStatus;
+use crate::domain::subject::Subject;
+use crate::domain::time::Time;
+use crate::domain::window::{Billing, Window};
+
+/// What a request would take from one counter.
+pub(super) struct Claim<'p> {
+    pub counter: Arc<CounterId>,
+    pub items: Vec<usize>,
+    pub amount: i64,
+    pub bound: Bound,
+    pub enforced: bool,
+    pub policy: &'p Policy,
+    pub limit: &'p Limit,
+    /// Whose plan and overrides rule.
+    pub subjects: Subjects,
+    /// Whose billing periods are the windows.
+    pub billing: Option<Arc<Subject>>,
+}
+
+impl Claim<'_> {
+    /// Where the counter stands before the request.
+    pub fn at_rest(&self, state: &State<'_>, now: Time) -> LimitStatus {
+        let counter = state.counter(&self.counter);
+        LimitStatus {
+            counter: Arc::clone(&self.counter),
+            window: self.counter.window.span(now),
+            ..LimitStatus::at_rest(&counter, self.bound, self.enforced, now)
+        }
+    }
+
+    /// Where the counter stands, and what the request would mean to it.
+    pub fn status(&self, state: &State<'_>, now: Time) -> LimitStatus {
+        let exceeded = !state.counter(&self.counter).fits(self.bound, self.amount, now);
+        LimitStatus {
+            requested: self.amount,
+            exceeded,
+            retry_time: if exceeded { self.first_pass(state, now) } else { None },
+            ..self.at_rest(state, now)
+        }
+    }
+
+    /// Whether this claim refuses the request: an observed limit never does,
+    /// unless the sum could not be counted at all.
+    pub fn refuses(&self, state: &State<'_>, status: &LimitStatus, now: Time) -> bool {
+        status.exceeded
+            && (self.enforced || state.counter(&self.counter).overflows(self.amount, now))
+    }
+
+    /// The earliest instant, `from` or later, that lies in a window.
+    pub fn window_from(&self, from: Time) -> Option<Time> {
+        self.limit.window.next(from, billing_of(self.billing.as_deref()))
+    }
+
+    /// The counter of the window that contains `at`.
+    pub fn counter_at(&self, at: Time) -> Option<Arc<CounterId>> {
+        let window = self.limit.window.containing(at, billing_of(self.billing.as_deref()))?;
+        if window == self.counter.window {
+            return Some(Arc::clone(&self.counter));
+        }
+        Some(counter_of(self.policy, self.limit, &self.counter.key, window))
+    }
+
+    /// What the limit allows at an instant, `None` where the plan is unknown,
+    /// and when that changes by itself.
+    pub fn bound_at(&self, at: Time) -> (Option<Bound>, Option<Time>) {
+        let bound = self.subjects.bound(self.policy, self.limit, at).ok();
+        let name = &self.limit.spec.name;
+        let ends = self.subjects.0.iter().filter_map(|(_, subject)| {
+            subject.as_ref().and_then(|subject| subject.override_end(name, at))
+        });
+        (bound, ends.min())
+    }
+}
+
+/// Subjects as loaded; `None` for one that was never put.
+#[derive(Default)]
+pub(super) struct Subjects(Vec<(SubjectKey, Option<Arc<Subject>>)>);
+
+impl Subjects {
+    /// Those of `keys` that are known, and whether all are: all that are
+    /// missing are asked for at once.
+    pub fn load(state: &mut State<'_>, keys: &[SubjectKey]) -> (Self, Result<(), Missing>) {
+        let mut complete = Ok(());
+        let mut rows = Vec::with_capacity(keys.len());
+        for key in keys {
+            match state.subject(key) {
+                Ok(subject) => rows.push((key.clone(), subject)),
+                Err(Missing) => complete = Err(Missing),
+            }
+        }
+        (Self(rows), complete)
+    }
+
+    pub fn get(&self, key: &SubjectKey) -> Option<&Arc<Subject>> {
+        self.0.iter().find(|(known, _)| known == key)?.1.as_ref()
+    }
+
+    pub fn some(&self, keys: &[SubjectKey]) -> Self {
+        Self(keys.iter().map(|key| (key.clone(), self.get(key).cloned())).collect())
+    }
+
+    pub fn refuse_frozen(&self) -> Result<(), Refusal> {
+        let frozen = |(_, subject): &&(SubjectKey, Option<Arc<Subject>>)| {
+            subject.as_ref().is_some_and(|subject| subject.frozen)
+        };
+        match self.0.iter().find(frozen) {
+            None => Ok(()),
+            Some((key, _)) => Err(Refusal::SubjectFrozen { subject: subject_name(key) }),
+        }
+    }
+
+    /// What the limit allows; the least of it where several subjects meet on
+    /// one counter.
+    pub fn bound(&self, policy: &Policy, limit: &Limit, now: Time) -> Result<Bound, Refusal> {
+        let mut least = match &limit.spec.max {
+            MaxSpec::Same(bound) => *bound,
+            MaxSpec::ByPlan(_) => Bound::Unlimited,
+        };
+        for (n, (key, subject)) in self.0.iter().enumerate() {
+            let bound = policy.bound(limit, key, subject.as_deref(), now)?;
+            least = if n == 0 { bound } else { least.min(bound) };
+        }
+        Ok(least)
+    }
+}
+
+/// The billing of a subject that may not be there.
+pub(super) fn billing_of(subject: Option<&Subject>) -> Option<&Billing> {
+    subject.and_then(|subject| subject.billing.as_ref())
+}
+
+/// The counter of a limit for that key, in that window.
+pub(super) fn counter_of(
+    policy: &Policy,
+    limit: &Limit,
+    key: &Dimensions,
+    window: Window,
+) -> Arc<CounterId> {
+    let Limit { spec, generation, .. } = limit;
+    let (namespace, key) = (policy.namespace(), key.clone());
+    Arc::new(CounterId::new(namespace, &spec.name, &spec.metric, *generation, key, window))
+}
