@@ -1,5 +1,7 @@
 //! `quotad subject set`, `show`, `list` and `delete`.
 
+mod billing;
+
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 use comfy_table::Table;
@@ -61,6 +63,8 @@ pub(super) struct Changes {
     /// A note kept with it, an empty VALUE removes it; may be repeated.
     #[arg(long = "label", group = "change", help_heading = "Changes", value_name = "KEY=VALUE", value_parser = parse::pair)]
     labels: Vec<(String, String)>,
+    #[command(flatten)]
+    billing: billing::Billing,
     /// Change it only if this is its etag now; without this, a change that
     /// somebody else makes meanwhile is kept.
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
@@ -193,6 +197,7 @@ fn change(subject: &mut v1::Subject, args: &Changes) {
     if args.frozen || args.unfrozen {
         subject.frozen = args.frozen;
     }
+    args.billing.change(&mut subject.billing);
     subject.overrides.retain(|over| !args.unset.contains(&over.limit));
     for new in args.set.iter().chain(&args.add) {
         // In its place, so that the same again is no change.
@@ -290,6 +295,9 @@ fn describe(subject: &v1::Subject) -> Table {
     let mut table =
         table(Stream::Stdout, ["SUBJECT", &format!("{}/{}", subject.kind, subject.id)], 2);
     table.add_row(["plan", plan(subject)]);
+    for line in subject.billing.iter().flat_map(billing::describe) {
+        table.add_row(line);
+    }
     table.add_row(["frozen", yes_or_no(subject.frozen)]);
     for over in &subject.overrides {
         let change = match over.change {

@@ -177,3 +177,35 @@ async fn revisions_are_listed_and_compared() {
     }
     run(&["policy", "diff", "--help"]).code(OK).prints("--exit-code: there is one");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_has_billing_periods_or_an_anchor_or_none() {
+    let blog = Blog::start().await;
+    let set = |changes: &[&str]| {
+        blog.run(&[&["subject", "set", "user/42"], changes].concat()).code(OK)
+    };
+    let typed = ["--period", "2026-08-15/2026-09-15=in_1", "--on-lapse", "roll"];
+    set(&typed)
+        .prints("billing period         2026-08-15T00:00:00Z to 2026-09-15T00:00:00Z (in_1)")
+        .prints("after the last period  the same length again");
+    set(&typed).prints("unchanged: user/42");
+    // What is not given stays.
+    set(&["--plan", "pro"]).prints("billing period ");
+    set(&["--anchor", "2024-01-31T09:00:00Z", "--every", "1mo", "--time-zone", "Europe/Berlin"])
+        .prints("from 2024-01-31T09:00:00Z every month in Europe/Berlin");
+    let reserved = blog.run(&["reserve", "posts", "-d", "user=42", "--id", "p", "--json"]);
+    let window = &reserved.code(OK).json()["limits"][0]["window"];
+    assert!(window["startTime"].as_str().is_some_and(|start| start.contains("T0")), "{window}");
+    let none = set(&["--no-billing"]);
+    assert!(!none.0.stdout.contains("billing"), "{:?}", none.0);
+
+    let wrong = |changes: &[&str]| {
+        blog.run(&[&["subject", "set", "user/42"], changes].concat()).code(USAGE)
+    };
+    wrong(&["--anchor", "2024-01-31"]).says("--every");
+    wrong(&["--period", "2026-08-15"]).says("must be START/END");
+    wrong(&["--period", "2026-08-15/2026-09-15", "--no-billing"]).says("cannot be used with");
+    wrong(&["--on-lapse", "roll"]).says("subject.billing.on_lapse");
+    let overlap = ["--period", "2026-08-15/2026-09-15", "--period", "2026-09-14/2026-10-15"];
+    wrong(&overlap).says("subject.billing.periods[1]: overlaps periods[0]");
+}

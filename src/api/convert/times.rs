@@ -55,6 +55,11 @@ pub fn span(field: &str, duration: Duration, least: Span, most: Span) -> Result<
     if span < least || span > most || beyond { Err(fault()) } else { Ok(span) }
 }
 
+/// The span of a duration that this program made.
+pub fn span_of(duration: Duration) -> Option<Span> {
+    whole_span("", duration).ok()
+}
+
 /// The span of a duration of whole milliseconds.
 ///
 /// # Errors
