@@ -181,9 +181,8 @@ async fn revisions_are_listed_and_compared() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subject_has_billing_periods_or_an_anchor_or_none() {
     let blog = Blog::start().await;
-    let set = |changes: &[&str]| {
-        blog.run(&[&["subject", "set", "user/42"], changes].concat()).code(OK)
-    };
+    let set =
+        |changes: &[&str]| blog.run(&[&["subject", "set", "user/42"], changes].concat()).code(OK);
     let typed = ["--period", "2026-08-15/2026-09-15=in_1", "--on-lapse", "roll"];
     set(&typed)
         .prints("billing period         2026-08-15T00:00:00Z to 2026-09-15T00:00:00Z (in_1)")
