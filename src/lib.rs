@@ -48,7 +48,7 @@
 //! | to change | look in |
 //! | --- | --- |
 //! | a rule | `domain/decide/`, `domain/policy/` |
-//! | what a window is | `domain/window.rs` |
+//! | what a window is | `domain/window/` |
 //! | a request's bounds | `api/convert/request.rs` |
 //! | how listings are paged | `api/convert/page.rs` |
 //! | an error's name or text | `api/catalogue.rs` |

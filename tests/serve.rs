@@ -200,6 +200,12 @@ async fn what_a_call_has_applied_is_replaced_by_force_alone() {
     is_logged(&server, &format!("quotad policy apply -f {path}, or serve with --policy-force"))
         .await;
     assert_eq!(in_force(&server, "n").await, by_call());
+    // Once a call has applied what the file says, the file may go on from there.
+    call(&server, "n", 3).await;
+    files.put("p.yaml", &text("n", 4));
+    comes_into_force(&server, "n", by_file(4, 4, "p.yaml")).await;
+    call(&server, "n", 2).await;
+    let by_call = || Some((5, 2, "anonymous".to_owned()));
     server.sigterm();
     assert!(server.wait_exit(Duration::from_secs(30)).await.success());
     let mut server = Server::start(&args, &[]).await;
@@ -209,13 +215,13 @@ async fn what_a_call_has_applied_is_replaced_by_force_alone() {
     assert!(server.wait_exit(Duration::from_secs(30)).await.success());
 
     let mut server = Server::start(&args, &[("QUOTAD_POLICY_FORCE", "true")]).await;
-    assert_eq!(in_force(&server, "n").await, Some(by_file(3, 3, "p.yaml")));
+    assert_eq!(in_force(&server, "n").await, Some(by_file(6, 4, "p.yaml")));
     server.sigterm();
     assert!(server.wait_exit(Duration::from_secs(30)).await.success());
     // From a file once more, so a file may change it.
-    files.put("p.yaml", &text("n", 4));
+    files.put("p.yaml", &text("n", 5));
     let server = Server::start(&args, &[]).await;
-    assert_eq!(in_force(&server, "n").await, Some(by_file(4, 4, "p.yaml")));
+    assert_eq!(in_force(&server, "n").await, Some(by_file(7, 5, "p.yaml")));
 }
 
 /// Several servers with the same file make one revision, and one server's

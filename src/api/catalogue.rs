@@ -240,9 +240,8 @@ fn describe(limit: &LimitStatus, now: Time) -> String {
         (None, Bound::AtMost(max)) if limit.requested > max => write!(text, ", can never fit"),
         (None, Bound::Unlimited) => write!(text, ", more than can be counted"),
         (None, Bound::AtMost(_)) => match limit.window {
-            // Only billing periods end without another one.
             Some((_, end)) if end > now => {
-                write!(text, ", its period ends at {end}, and no later one is known")
+                write!(text, "; its window ends at {end}, and none that has room is known after it")
             }
             _ => Ok(()),
         },

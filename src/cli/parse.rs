@@ -180,10 +180,12 @@ mod tests {
 
     #[test]
     fn a_test_clock_begins_now_or_at_an_instant() {
-        assert_eq!(test_clock("now"), Ok(StoreClock::Test(None)));
+        for now in ["now", "true", "1"] {
+            assert_eq!(test_clock(now), Ok(StoreClock::Test(None)));
+        }
         let at = Time::from_millis(1_709_164_800_000);
         assert_eq!(test_clock("2024-02-29T01:00:00+01:00"), Ok(StoreClock::Test(at)));
-        for bad in ["", "true", "2024-02-30T00:00:00Z", "2024-02-29"] {
+        for bad in ["", "yes", "2024-02-30T00:00:00Z", "2024-02-29"] {
             assert!(test_clock(bad).is_err(), "{bad:?}");
         }
     }

@@ -5,6 +5,7 @@ mod billing;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 use comfy_table::Table;
+use prost_types::Timestamp;
 use tonic::Status;
 
 use super::connect::{Connect, Connection, MAX_PAGE, Namespace};
@@ -18,7 +19,7 @@ use crate::proto::v1::r#override::Change;
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Change what is given of a subject, and leave the rest as it is.
-    Set(Changes),
+    Set(Box<Changes>),
     /// Print a subject.
     Show(Show),
     /// Print all subjects, or those of a kind or on a plan.
@@ -132,7 +133,7 @@ impl Command {
 pub(super) async fn run(command: Command) -> Result<u8, Failure> {
     let out = command.output();
     match command {
-        Command::Set(args) => set(args, out).await,
+        Command::Set(args) => set(*args, out).await,
         Command::Show(args) => show(args, out).await,
         Command::List(args) => list(args, out).await,
         Command::Delete(args) => delete(args, out).await,
@@ -143,12 +144,13 @@ async fn set(args: Changes, out: Output) -> Result<u8, Failure> {
     // A limit has one override: which of the two was meant cannot be told.
     let limits = args.set.iter().chain(&args.add).map(|over| &over.limit).chain(&args.unset);
     parse::distinct("--set, --add and --unset together", limits)?;
+    let anchored = args.billing.anchored()?;
     let server = args.connect.connect().await?;
-    let put = match put(&server, &args).await {
+    let put = match put(&server, &args, anchored).await {
         // Somebody else was faster: his change is read and kept, unless it was
         // said what there must be.
         Err(status) if is(&status, Reason::PolicyRevisionMismatch) && args.etag.is_none() => {
-            put(&server, &args).await
+            put(&server, &args, anchored).await
         }
         done => done,
     }?;
@@ -160,7 +162,11 @@ async fn set(args: Changes, out: Output) -> Result<u8, Failure> {
 }
 
 /// Reads the subject, changes it, and puts it if nobody else has meanwhile.
-async fn put(server: &Connection, args: &Changes) -> Result<v1::PutSubjectResponse, Status> {
+async fn put(
+    server: &Connection,
+    args: &Changes,
+    anchored: Option<Timestamp>,
+) -> Result<v1::PutSubjectResponse, Status> {
     let namespace = &args.namespace.namespace;
     let mut subject = match get(server, namespace, &args.subject).await {
         Ok(found) => found.subject.unwrap_or_default(),
@@ -170,7 +176,7 @@ async fn put(server: &Connection, args: &Changes) -> Result<v1::PutSubjectRespon
         }
         Err(status) => return Err(status),
     };
-    change(&mut subject, args);
+    change(&mut subject, args, anchored);
     let etag = args.etag.clone().unwrap_or_else(|| subject.etag.clone());
     let request =
         v1::PutSubjectRequest { namespace: namespace.clone(), subject: Some(subject), etag };
@@ -190,14 +196,14 @@ async fn get(
     Ok(server.policy().get_subject(server.call(request)).await?.into_inner())
 }
 
-fn change(subject: &mut v1::Subject, args: &Changes) {
+fn change(subject: &mut v1::Subject, args: &Changes, anchored: Option<Timestamp>) {
+    args.billing.change(anchored, &mut subject.billing);
     if let Some(plan) = &args.plan {
         subject.plan.clone_from(plan);
     }
     if args.frozen || args.unfrozen {
         subject.frozen = args.frozen;
     }
-    args.billing.change(&mut subject.billing);
     subject.overrides.retain(|over| !args.unset.contains(&over.limit));
     for new in args.set.iter().chain(&args.add) {
         // In its place, so that the same again is no change.

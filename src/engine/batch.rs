@@ -28,10 +28,11 @@ const FOLDS: usize = 32;
 /// For how many batches ids are read first, after one turned out to exist.
 const WARY: u32 = 64;
 /// A batch that is not written this long after its decision began is decided
-/// again: a server that was paused must not write by stale rules. On a slow
-/// store it may take three times as long as the last write did, or nothing
-/// would ever be written.
-const VALID: Duration = Duration::from_secs(2);
+/// again: a server that was paused must not write by rules that were replaced
+/// long ago. What is under way meanwhile may so be written up to a second after
+/// its rules, a second old at most, were replaced; on a slow store up to three
+/// times as long as the last write took, or nothing would ever be written.
+const VALID: Duration = Duration::from_secs(1);
 const VALID_AT_MOST: Duration = Duration::from_secs(8);
 
 /// Decides and writes batches.

@@ -95,6 +95,7 @@ pub struct Engine {
     clock: MonotonicClock,
     queue: Arc<Queue>,
     catalog: Arc<Catalog>,
+    doors: admin::Doors,
     /// Keeps the catalog up to date: by asking again and again, and by being
     /// told.
     refreshers: [JoinHandle<()>; 2],
@@ -119,7 +120,8 @@ impl Engine {
             tokio::spawn(Arc::clone(&catalog).refresh_forever()),
             tokio::spawn(Arc::clone(&catalog).follow_changes()),
         ];
-        let engine = Self { store, settings, clock, queue, catalog, refreshers };
+        let doors = admin::Doors::new();
+        let engine = Self { store, settings, clock, queue, catalog, doors, refreshers };
         (Arc::new(engine), batches)
     }
 

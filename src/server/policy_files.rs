@@ -45,6 +45,9 @@ struct PolicyFile {
     namespace: String,
     /// What it says and is not in force yet.
     pending: Option<PolicySpec>,
+    /// What it said before that: where this is what is in force, whoever
+    /// applied it, what the file says next follows from it.
+    said: Option<PolicySpec>,
     /// The content that was looked into last.
     known: Vec<u8>,
     /// The content at the last look.
@@ -83,6 +86,7 @@ impl PolicyFiles {
                         path,
                         namespace,
                         pending: Some(spec),
+                        said: None,
                         known: content.clone(),
                         seen: content,
                         troubled: false,
@@ -189,7 +193,8 @@ impl PolicyFile {
     async fn settle(&mut self, engine: &Engine, force: bool) -> Result<(), Error> {
         let Some(spec) = &self.pending else { return Ok(()) };
         let file = self.path.display();
-        let outcome = put_in_force(engine, spec, &self.principal(), force).await?;
+        let said = self.said.as_ref();
+        let outcome = put_in_force(engine, spec, said, &self.principal(), force).await?;
         let namespace = &self.namespace;
         match outcome {
             Outcome::InForce { revision, changed: true } => {
@@ -206,7 +211,7 @@ impl PolicyFile {
                  To replace it, run quotad policy apply -f {file}, or serve with --policy-force"
             ),
         }
-        self.pending = None;
+        self.said = self.pending.take();
         Ok(())
     }
 
@@ -234,6 +239,7 @@ impl PolicyFile {
 async fn put_in_force(
     engine: &Engine,
     spec: &PolicySpec,
+    said: Option<&PolicySpec>,
     principal: &str,
     force: bool,
 ) -> Result<Outcome, Error> {
@@ -244,7 +250,9 @@ async fn put_in_force(
             Ok(current) if current.spec == *spec => {
                 return Ok(Outcome::InForce { revision: current.revision, changed: false });
             }
-            Ok(current) if current.from_file || force => current.revision,
+            Ok(current) if current.from_file || force || said == Some(&current.spec) => {
+                current.revision
+            }
             Ok(current) => {
                 let (revision, principal) = (current.revision, current.principal);
                 return Ok(Outcome::Kept { revision, principal });

@@ -26,6 +26,9 @@ use crate::domain::time::{Span, Time};
 
 /// The value that is the clock, in milliseconds since the epoch.
 const NAME: &str = "test_clock";
+/// The value that says that a server has used the store under its own clock:
+/// when the first one did.
+const REAL: &str = "real_clock";
 
 /// By which clock the records of a store are dated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +87,12 @@ pub enum MoveError {
 pub async fn open(store: SharedStore, clock: StoreClock) -> Result<SharedStore, ClockError> {
     match clock {
         StoreClock::Own => {
+            // The mark first, then the look: of two servers that open a store
+            // under different clocks at once, at least one sees the other.
+            if store.value(REAL).await?.is_none() && read(&store).await?.is_none() {
+                // Another server that is faster leaves the same mark.
+                let _ = store.swap(REAL, None, store.now().as_millis()).await?;
+            }
             if let Some(time) = read(&store).await? {
                 return Err(ClockError::TestRecords(time));
             }
@@ -92,6 +101,9 @@ pub async fn open(store: SharedStore, clock: StoreClock) -> Result<SharedStore, 
         }
         StoreClock::Test(from) => {
             let time = begin(&store, from).await?;
+            if store.value(REAL).await?.is_some() {
+                return Err(ClockError::RealRecords);
+            }
             store.retain(Retention::Nothing).await?;
             let known = AtomicI64::new(time.as_millis());
             let clock = Arc::new(TestClock { store: Arc::clone(&store), known });
@@ -104,6 +116,9 @@ pub async fn open(store: SharedStore, clock: StoreClock) -> Result<SharedStore, 
 async fn begin(store: &SharedStore, from: Option<Time>) -> Result<Time, ClockError> {
     loop {
         let present = read(store).await?;
+        if present.is_none() && store.value(REAL).await?.is_some() {
+            return Err(ClockError::RealRecords);
+        }
         if present.is_none() && holds_records(store).await? {
             // Unless another server has begun the clock meanwhile, and these
             // are records of its own.
@@ -387,6 +402,14 @@ mod tests {
             moved.await.unwrap();
         }
         assert_eq!(shared.value(NAME).await, Ok(Some(1400)));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_was_used_by_its_own_clock_is_refused_with_another() {
+        let store = memory();
+        open(Arc::clone(&store), StoreClock::Own).await.unwrap();
+        let refused = open(store, StoreClock::Test(None)).await.err().unwrap();
+        assert!(matches!(refused, ClockError::RealRecords), "{refused}");
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use quota_authority::api::Reason;
 use quota_authority::domain::time::Span;
 
 use crate::support::eventually;
-use crate::world::{Client, Denied, Rules, World, cases, limit, text, v1};
+use crate::world::{Client, Denied, Rules, World, at_once, cases, limit, text, user, v1};
 use v1::CalendarUnit::{Day, Month};
 
 cases! {
@@ -21,6 +21,9 @@ cases! {
         b32_overrides_and_frozen_subjects,
         b32_frozen_whatever_the_limit_counts_by,
         b32_deleted_subjects,
+        b34_one_subject_put_by_many_at_once,
+        b34_a_first_policy_sent_again,
+        b32_a_subject_whose_plan_has_gone,
     ],
     manual_clock: [b31_raised_and_lowered_within_a_day, b31_another_length, b32_plan_change],
 }
@@ -353,4 +356,50 @@ async fn b32_deleted_subjects(world: &mut World) {
     }
     client.delete_subject("user", "s", "").await.unwrap();
     other_sees("the deletion to be in force", 0).await;
+}
+
+/// Write conflicts are nobody's business but the servers'.
+async fn b34_one_subject_put_by_many_at_once(world: &mut World) {
+    let client = world.cap(1).await;
+    let puts = (0..60).map(|n| {
+        let client = client.clone();
+        async move { client.put(user("s").label("n", &n.to_string())).await.map(|_| ()) }
+    });
+    for put in at_once(puts).await {
+        put.unwrap();
+    }
+    client.take("counted", 1).send().await.unwrap();
+}
+
+/// Who sends again what made the first revision is not told that there is one.
+async fn b34_a_first_policy_sent_again(world: &mut World) {
+    let client = world.caller();
+    let apply = async |rules: Rules| {
+        let policy = Some(v1::Policy { namespace: client.namespace.clone(), ..rules.0 });
+        let request =
+            v1::ApplyPolicyRequest { policy, expected_revision: -1, validate_only: false };
+        let answer = client.policy.clone().apply_policy(request).await?.into_inner();
+        Ok::<_, crate::world::Refused>((answer.revision, answer.changed))
+    };
+    assert_eq!(apply(cap(1)).await.unwrap(), (1, true));
+    assert_eq!(apply(cap(1)).await.unwrap(), (1, false));
+    let refused = apply(cap(2)).await.refused(Reason::PolicyRevisionMismatch);
+    assert_eq!((&*refused.metadata["expected"], &*refused.metadata["actual"]), ("none", "1"));
+    client.take("counted", 1).send().await.unwrap();
+}
+
+async fn b32_a_subject_whose_plan_has_gone(world: &mut World) {
+    let by = |plans: &[&str]| {
+        let plans: Vec<(&str, i64)> = plans.iter().map(|plan| (*plan, 1)).collect();
+        let rule = limit("cap", "units").per(&["user"]).by_plan(&plans);
+        Rules::of_units([rule])
+    };
+    let client = world.rules(by(&["new", "old"]).plans(&["new", "old"], "new")).await;
+    client.put(user("s").plan("old")).await.unwrap();
+    client.apply(by(&["new"]).plans(&["new"], "new")).await.unwrap();
+    // It may be frozen, but nobody else comes onto that plan.
+    client.put(user("s").plan("old").frozen()).await.unwrap();
+    client.put(user("t").plan("old")).await.invalid(&["subject.plan"]);
+    client.take("frozen", 1).send().await.refused(Reason::SubjectFrozen);
+    client.reserve("other").item("units", 1).with("user", "t").send().await.unwrap();
 }

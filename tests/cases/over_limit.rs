@@ -2,7 +2,7 @@
 
 use quota_authority::domain::time::Span;
 
-use crate::world::{Client, Rules, World, at_once, cases, limit, v1};
+use crate::world::{Client, Rules, World, at_once, cases, limit, user, v1};
 use v1::CalendarUnit::Day;
 
 cases! {
@@ -12,7 +12,7 @@ cases! {
         b31_over_once_it_is_enforced,
         b31_over_in_great_number,
     ],
-    manual_clock: [b31_over_in_open_windows],
+    manual_clock: [b31_over_in_open_windows, b31_over_in_periods_that_were_corrected],
 }
 
 /// Takes units for a user, committed or held.
@@ -161,4 +161,27 @@ async fn b31_over_in_open_windows(world: &mut World) {
     hold.ttl(Span::from_secs(60)).send().await.unwrap();
     world.pass(Span::from_secs(61)).await;
     assert_eq!(names(&client.apply(day(1)).await.unwrap()), ["today"], "its hold has expired");
+}
+
+/// Which of his periods is open says the subject, not the counter, which last
+/// heard of it when something was charged.
+async fn b31_over_in_periods_that_were_corrected(world: &mut World) {
+    world.begin_at("2025-01-10T00:00:00Z").await;
+    let cap = |max| Rules::of_units([limit("cap", "units").per(&["user"]).max(max).billing()]);
+    let client = world.rules(cap(10)).await;
+    let day = |day: &str| format!("{day}T00:00:00Z");
+    let (january, february, march) = (day("2025-01-01"), day("2025-02-01"), day("2025-03-01"));
+    client.put(user("a").periods(&[("p1", &january, &february)])).await.unwrap();
+    take(&client, "a", 8, true).await;
+    // Its end is put off, and the clock goes beyond the old one.
+    client.put(user("a").periods(&[("p1", &january, &march)])).await.unwrap();
+    world.set("2025-02-05T00:00:00Z").await;
+    let over = preview(&client, cap(5)).await;
+    assert_eq!(users(&over), [("a".to_owned(), 8, 0)]);
+    let window = over.over_limit.unwrap().limits.remove(0).window.unwrap();
+    assert_eq!(crate::world::text(window.end_time.as_ref()), march);
+    // Another one is open now.
+    let shortened = [("p1", january.as_str(), february.as_str()), ("p2", &february, &march)];
+    client.put(user("a").periods(&shortened)).await.unwrap();
+    assert!(users(&preview(&client, cap(5)).await).is_empty());
 }

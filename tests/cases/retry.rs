@@ -16,6 +16,7 @@ cases! {
         b88_a_limit_that_passes_now_but_not_then,
         b88_units_that_cannot_be_counted,
         b88_an_observed_limit_without_a_period_then,
+        b88_a_later_period_that_is_used_already,
         b88_exact_to_the_millisecond,
     ],
 }
@@ -246,6 +247,29 @@ async fn b88_an_observed_limit_without_a_period_then(world: &mut World) {
     assert_eq!(counted("in the gap").await, ["day", "plans"]);
     world.set("2024-07-01T00:00:01Z").await;
     assert_eq!(counted("in July").await, ["day", "posts", "plans"]);
+}
+
+/// A period that was used may be moved into the future: what is promised there
+/// goes by what is stored, not by what this server happens to know.
+async fn b88_a_later_period_that_is_used_already(world: &mut World) {
+    world.begin_at("2025-01-05T00:00:00Z").await;
+    let rule = limit("posts", "units").per(&["user"]).max(10).billing();
+    world.rules(Rules::of_units([rule])).await;
+    let client = world.caller();
+    let day = |day: &str| format!("2025-{day}T00:00:00Z");
+    let (first, end) = (day("01-01"), day("02-01"));
+    client.put(user("s").periods(&[("p1", &first, &end)])).await.unwrap();
+    client.take("a", 10).committed().await.unwrap();
+    let (a, b, c) = (day("01-20"), day("02-20"), day("03-20"));
+    let moved = [("p0", first.as_str(), a.as_str()), ("p1", &a, &b), ("p2", &b, &c)];
+    client.put(user("s").periods(&moved)).await.unwrap();
+    client.take("b", 10).committed().await.unwrap();
+    for server in ["which knows the counter", "that has just started"] {
+        let refused = world.caller().take("c", 1).send().await.denied(&["posts"]);
+        assert_eq!(retries(&refused).0, Some(b.as_str()), "a server {server}");
+        world.restart().await;
+    }
+    passes_at(world, &world.caller(), 1, &b).await;
 }
 
 /// Whatever is held and used of whatever windows: nothing passes between now

@@ -2,14 +2,14 @@
 
 use clap::{Args, ValueEnum};
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
 use prost_types::Timestamp;
 
 use crate::api::times;
-use crate::cli::output::instant;
+use crate::cli::output::{Failure, instant};
 use crate::cli::parse;
 use crate::domain::name::quoted;
 use crate::domain::time::Time;
+use crate::domain::window::time_zone;
 use crate::proto::v1;
 use crate::proto::v1::billing_anchor::Interval;
 
@@ -25,16 +25,17 @@ pub(super) struct Billing {
     /// What follows the last period: none, or the same length again and again.
     #[arg(long, group = "change")]
     on_lapse: Option<OnLapse>,
-    /// Periods without end instead, the first of which begins then.
+    /// Periods without end instead, the first of which begins then: an instant,
+    /// or a date, which is its midnight in --time-zone.
     #[arg(
         long,
         group = "change",
         value_name = "START",
-        value_parser = boundary,
+        value_parser = start,
         requires = "every",
         conflicts_with_all = ["periods", "on_lapse"]
     )]
-    anchor: Option<Timestamp>,
+    anchor: Option<Start>,
     /// How far the anchor's periods are apart: months, such as 1mo, counted in
     /// --time-zone, or a length, such as 30d.
     #[arg(long, value_name = "INTERVAL", value_parser = every, requires = "anchor")]
@@ -44,8 +45,8 @@ pub(super) struct Billing {
     time_zone: Option<String>,
     /// Take its billing away: it then has what a policy says of subjects
     /// without a period.
-    #[arg(long, group = "change", conflicts_with_all = ["periods", "on_lapse", "anchor"])]
-    no_billing: bool,
+    #[arg(long = "no-billing", group = "change", conflicts_with_all = ["periods", "on_lapse", "anchor"])]
+    without: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -55,12 +56,22 @@ enum OnLapse {
 }
 
 impl Billing {
+    /// The anchor's instant, if there is an anchor.
+    ///
+    /// # Errors
+    ///
+    /// There is no such zone.
+    pub fn anchored(&self) -> Result<Option<Timestamp>, Failure> {
+        let zone = self.time_zone.as_deref().unwrap_or("UTC");
+        self.anchor.map(|start| start.within(zone)).transpose().map_err(Failure::Usage)
+    }
+
     /// Changes a subject's billing as it was typed.
-    pub fn change(&self, billing: &mut Option<v1::Billing>) {
-        if self.no_billing {
+    pub fn change(&self, anchored: Option<Timestamp>, billing: &mut Option<v1::Billing>) {
+        if self.without {
             *billing = None;
         }
-        if let Some(start) = self.anchor {
+        if let Some(start) = anchored {
             let anchor = v1::BillingAnchor {
                 start_time: Some(start),
                 interval: self.every,
@@ -126,14 +137,37 @@ fn period(text: &str) -> Result<v1::BillingPeriod, String> {
 
 /// An instant, or the midnight of a date in UTC.
 fn boundary(text: &str) -> Result<Timestamp, String> {
-    let Ok(date) = text.parse::<Date>() else { return parse::instant(text) };
-    // A text with a time of day parses as a date too, and would lose it.
-    if text.len() != date.to_string().len() {
-        return parse::instant(text);
+    start(text)?.within("UTC")
+}
+
+/// When something begins, as it was typed.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    At(Timestamp),
+    On(Date),
+}
+
+impl Start {
+    /// The instant; of a date its first one in that zone.
+    fn within(self, zone: &str) -> Result<Timestamp, String> {
+        let date = match self {
+            Self::At(instant) => return Ok(instant),
+            Self::On(date) => date,
+        };
+        let unknown = || format!("{} is not an IANA time zone", quoted(zone));
+        let zone = time_zone(zone).ok_or_else(unknown)?;
+        let day = date.to_zoned_datetime(zone).and_then(|day| day.start_of_day());
+        let day = day.map_err(|error| error.to_string())?;
+        Ok(times::timestamp(Time::saturating(day.timestamp().as_millisecond())))
     }
-    let midnight = date.to_zoned_datetime(TimeZone::UTC).map_err(|error| error.to_string())?;
-    let time = Time::saturating(midnight.timestamp().as_millisecond());
-    Ok(times::timestamp(time))
+}
+
+fn start(text: &str) -> Result<Start, String> {
+    match text.parse::<Date>() {
+        // A text with a time of day parses as a date too, and would lose it.
+        Ok(date) if text.len() == date.to_string().len() => Ok(Start::On(date)),
+        _ => parse::instant(text).map(Start::At),
+    }
 }
 
 /// `1mo` and the like, or a length.
@@ -165,6 +199,15 @@ mod tests {
         {
             assert!(period(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_date_is_its_first_instant_in_the_zone() {
+        let within = |text: &str, zone: &str| instant(start(text).unwrap().within(zone).unwrap());
+        assert_eq!(within("2025-01-31", "America/New_York"), "2025-01-31T05:00:00Z");
+        assert_eq!(within("2024-04-26", "Africa/Cairo"), "2024-04-25T22:00:00Z");
+        assert_eq!(within("2025-01-31T00:00:00Z", "America/New_York"), "2025-01-31T00:00:00Z");
+        assert!(start("2025-01-31").unwrap().within("Mars").is_err());
     }
 
     #[test]

@@ -39,14 +39,15 @@ impl Claim<'_> {
     }
 
     /// Where the counter stands, and what the request would mean to it.
-    pub fn status(&self, state: &State<'_>, now: Time) -> LimitStatus {
+    ///
+    /// # Errors
+    ///
+    /// What tells when it could pass is not known yet.
+    pub fn status(&self, state: &mut State<'_>, now: Time) -> Result<LimitStatus, Missing> {
         let exceeded = !state.counter(&self.counter).fits(self.bound, self.amount, now);
-        LimitStatus {
-            requested: self.amount,
-            exceeded,
-            retry_time: if exceeded { self.first_pass(state, now) } else { None },
-            ..self.at_rest(state, now)
-        }
+        let retry_time = if exceeded { self.first_pass(state, now)? } else { None };
+        let (requested, at_rest) = (self.amount, self.at_rest(state, now));
+        Ok(LimitStatus { requested, exceeded, retry_time, ..at_rest })
     }
 
     /// Whether this claim refuses the request: an observed limit never does,

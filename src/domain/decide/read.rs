@@ -48,7 +48,7 @@ pub fn check(
     let mut refused = false;
     let mut limits = Vec::with_capacity(assessed.claims.len());
     for claim in &assessed.claims {
-        let status = claim.status(state, now);
+        let status = claim.status(state, now)?;
         refused |= claim.refuses(state, &status, now);
         limits.push(status);
     }

@@ -33,14 +33,14 @@ pub(super) fn reserve(
     let (claims, now) = (assessed.claims, assessed.now);
     let mut failing = Vec::new();
     for claim in &claims {
-        let status = claim.status(state, now);
+        let status = claim.status(state, now)?;
         if claim.refuses(state, &status, now) {
             failing.push(status);
         }
     }
     if !failing.is_empty() {
         most_binding_first(&mut failing);
-        let retry_time = all_pass(&claims, state, now);
+        let retry_time = all_pass(&claims, state, now)?;
         return Err(Refusal::QuotaExceeded { limits: failing, retry_time, now }.into());
     }
     let bound_now = if request.commit { request.resources.as_slice() } else { &[] };

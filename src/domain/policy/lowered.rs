@@ -1,6 +1,7 @@
 //! What a change of policy leaves above a limit that it lowers.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::matching::{Limit, Policy};
 use super::spec::{Bound, MaxSpec};
@@ -9,6 +10,7 @@ use crate::domain::name::{Dimensions, SubjectKey, join_key};
 use crate::domain::status::LimitStatus;
 use crate::domain::subject::Subject;
 use crate::domain::time::Time;
+use crate::domain::window::Window;
 
 /// A limit that allows somebody less than before, and goes on with the counters
 /// that it has.
@@ -68,7 +70,8 @@ impl Lowered<'_> {
     /// and before.
     pub fn subjects(&self, counter: &CounterId) -> impl Iterator<Item = SubjectKey> {
         let before = self.old.and_then(|old| self.before.subject(old, &counter.key));
-        before.into_iter().chain(self.after.subject(self.new, &counter.key))
+        let billing = self.after.billing_subject(self.new, &counter.key);
+        before.into_iter().chain(self.after.subject(self.new, &counter.key)).chain(billing)
     }
 
     /// Where `counter` stands, if its window is open at `now` and it holds more
@@ -82,13 +85,18 @@ impl Lowered<'_> {
         subject: impl Fn(&SubjectKey) -> Option<&'s Subject>,
         now: Time,
     ) -> Option<LimitStatus> {
-        if !is_open(counter, now) {
-            return None;
-        }
         let now = now.max(counter.as_of);
         let key = &counter.id.key;
+        let owner = self.after.billing_subject(self.new, key).and_then(|key| subject(&key));
+        let open = self.new.window.containing(now, owner.and_then(|s| s.billing.as_ref()))?;
+        if open.id() != counter.id.window.id() {
+            return None;
+        }
         let new = bound(self.after, self.new, key, &subject, now)?;
-        let status = LimitStatus::at_rest(counter, new, true, now);
+        // The bounds of a billing period may have been corrected since.
+        let id = CounterId { window: open, ..CounterId::clone(&counter.id) };
+        let counter = Counter { id: Arc::new(id), ..counter.clone() };
+        let status = LimitStatus::at_rest(&counter, new, true, now);
         if status.used.saturating_add(status.held) <= new.ceiling() {
             return None;
         }
@@ -98,10 +106,13 @@ impl Lowered<'_> {
     }
 }
 
-/// Whether the window of `counter` contains `now`.
-pub fn is_open(counter: &Counter, now: Time) -> bool {
-    let (now, window) = (now.max(counter.as_of), &counter.id.window);
-    window.start().is_none_or(|start| start <= now) && window.end().is_none_or(|end| now < end)
+/// Whether the window of `counter` contains `now`, or may do so: only a
+/// subject's billing tells which of its periods is open.
+pub fn may_be_open(counter: &Counter, now: Time) -> bool {
+    match (now.max(counter.as_of), &counter.id.window) {
+        (now, Window::Period { start, end }) => *start <= now && now < *end,
+        (_, Window::Billing { .. } | Window::Lifetime | Window::Rolling(_)) => true,
+    }
 }
 
 /// Whether `new` allows less than `old`; nothing at all was no limit.

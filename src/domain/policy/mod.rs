@@ -12,7 +12,7 @@ mod matching;
 mod revision;
 mod spec;
 
-pub use lowered::{Lowered, is_open, lowered};
+pub use lowered::{Lowered, lowered, may_be_open};
 pub use matching::{Limit, Match, Policy, subject_name};
 pub use revision::{Applied, PolicyRevision, RevisionHead};
 pub use spec::{

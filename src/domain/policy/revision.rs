@@ -8,6 +8,8 @@ use crate::domain::time::Time;
 /// The most limits that are remembered after they are gone; the oldest are
 /// forgotten first, so that a policy with ever new names stays storable.
 const MAX_RETIRED: usize = 1000;
+/// The most bytes of names and values in them.
+const MAX_RETIRED_BYTES: usize = 1 << 20;
 
 /// A policy that was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +80,12 @@ impl PolicyRevision {
             generations.insert(limit.name.clone(), generation);
         }
         let gone = before.into_iter().filter(|(limit, _)| !generations.contains_key(&limit.name));
-        let retired = gone.take(MAX_RETIRED).collect();
+        let mut bytes = 0;
+        let light = |(limit, _): &(LimitSpec, i64)| {
+            bytes += limit.weight();
+            bytes <= MAX_RETIRED_BYTES
+        };
+        let retired = gone.take(MAX_RETIRED).take_while(light).collect();
         let revision = Box::new(Self {
             revision: current.map_or(0, |current| current.revision) + 1,
             spec,
@@ -153,6 +160,22 @@ mod tests {
         assert_eq!(back.generations["a"], 1);
         let other = limit("a", WindowSpec::Fixed(Span::from_secs(60)), 1);
         assert_eq!(apply(Some(&without), vec![other]).generations["a"], 2);
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten_before_it_grows_too_large() {
+        let values = (0..64).map(|n| format!("{n:0>250}")).collect::<Vec<_>>();
+        let heavy = |name: &str| LimitSpec {
+            conditions: (0..8).map(|n| (n.to_string(), values.clone())).collect(),
+            ..limit(name, WindowSpec::Lifetime, 1)
+        };
+        let mut current = apply(None, vec![heavy("first")]);
+        for n in 0..40 {
+            current = apply(Some(&current), vec![heavy(&n.to_string())]);
+        }
+        let bytes: usize = current.retired.iter().map(|(limit, _)| limit.weight()).sum();
+        assert!(bytes <= MAX_RETIRED_BYTES, "{bytes}");
+        assert_eq!(current.retired[0].0.name, "38", "the youngest stay");
     }
 
     #[test]

@@ -78,6 +78,17 @@ impl LimitSpec {
         named.map(String::as_str).chain(self.billing_dimension())
     }
 
+    /// About how many bytes it takes to write it down.
+    pub fn weight(&self) -> usize {
+        let plans = match &self.max {
+            MaxSpec::Same(_) => 0,
+            MaxSpec::ByPlan(by_plan) => by_plan.keys().map(|plan| plan.len() + 16).sum(),
+        };
+        let values = self.conditions.values().flatten().map(|value| value.len() + 8);
+        let names = self.dimensions().chain([self.name.as_str(), self.metric.as_str()]);
+        256 + plans + values.sum::<usize>() + names.map(str::len).sum::<usize>()
+    }
+
     /// Whether both count the same: if not, the one that replaces the other
     /// starts fresh counters.
     pub fn counts_like(&self, other: &Self) -> bool {

@@ -9,7 +9,7 @@ use tracing::warn;
 use super::policy::PolicyChange;
 use crate::domain::counter::Counter;
 use crate::domain::name::SubjectKey;
-use crate::domain::policy::{Lowered, Policy, is_open, lowered};
+use crate::domain::policy::{Lowered, Policy, lowered, may_be_open};
 use crate::domain::state::Keys;
 use crate::domain::status::LimitStatus;
 use crate::domain::subject::Subject;
@@ -88,7 +88,7 @@ impl Engine {
             let page = self.store.counters_after(Some(&after), PAGE).await?;
             let now = self.now();
             let ours = page.iter().take_while(|counter| counter.id.text.starts_with(&prefix));
-            let open: Vec<&Counter> = ours.filter(|counter| is_open(counter, now)).collect();
+            let open: Vec<&Counter> = ours.filter(|counter| may_be_open(counter, now)).collect();
             let subjects = self.subjects_of(limit, &open).await?;
             let subject = |key: &SubjectKey| Some(&subjects.get(key)?.as_ref()?.value);
             for status in open.iter().filter_map(|counter| limit.over(counter, subject, now)) {

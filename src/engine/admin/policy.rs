@@ -82,19 +82,21 @@ impl Engine {
                 |fault: Violation| Violation::new(format!("policy.{}", fault.field), fault.message);
             return Err(Refusal::InvalidFields(faults.into_iter().map(below).collect()).into());
         }
+        let _alone = self.doors.pass(&spec.namespace).await;
         self.store.tick().await?;
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let current = self.current_policy(&spec.namespace).await?;
             let at = current.as_ref().map_or(0, |current| current.revision);
             // Whoever sends again what made the present revision of the one
             // that he expected is not told that he expected wrong.
-            let again = expected > 0 && expected + 1 == at;
+            let wanted = if expected == -1 { 0 } else { expected };
+            let again = expected != 0 && wanted + 1 == at;
             if again && current.as_ref().is_some_and(|current| current.spec == spec) {
                 return Ok(PolicyApplied::unchanged(at));
             }
-            let wanted = if expected == -1 { 0 } else { expected };
             if expected != 0 && wanted != at {
-                let (expected, actual) = (wanted.to_string(), at.to_string());
+                let expected = if wanted == 0 { "none".to_owned() } else { wanted.to_string() };
+                let actual = if at == 0 { String::new() } else { at.to_string() };
                 return Err(Refusal::RevisionMismatch { expected, actual }.into());
             }
             let applied =
@@ -123,7 +125,7 @@ impl Engine {
                 ..ChangeSet::default()
             };
             let asked = self.catalog.moment();
-            if self.write_once(&changes).await? {
+            if self.write_once(&changes, attempt).await? {
                 self.catalog.take_up(revision, asked)?;
                 return Ok(answer);
             }

@@ -36,10 +36,11 @@ impl Engine {
         etag: &str,
         principal: &str,
     ) -> Result<SubjectPut, Error> {
-        self.store.tick().await?;
         let key = subject.key();
+        let _alone = self.doors.pass(key.as_str()).await;
+        self.store.tick().await?;
         let policy = self.catalog.policy(&subject.namespace).await?;
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let begun = self.catalog.moment();
             let present = self.stored_subject(&key).await?;
             let actual = present.as_ref().map_or_else(String::new, |p| p.version.to_string());
@@ -80,7 +81,7 @@ impl Engine {
                 events: vec![event],
                 ..ChangeSet::default()
             };
-            if self.write_once(&changes).await? {
+            if self.write_once(&changes, attempt).await? {
                 self.catalog.wrote(key, version, Some(subject.clone()), begun);
                 return Ok(SubjectPut { subject, etag: version.to_string(), changed: true });
             }
@@ -148,9 +149,10 @@ impl Engine {
         etag: &str,
         principal: &str,
     ) -> Result<(), Error> {
-        self.store.tick().await?;
         let key = SubjectKey::new(namespace, kind, id);
-        for _ in 0..ATTEMPTS {
+        let _alone = self.doors.pass(key.as_str()).await;
+        self.store.tick().await?;
+        for attempt in 0..ATTEMPTS {
             let begun = self.catalog.moment();
             let Some(Versioned { version, value }) = self.stored_subject(&key).await? else {
                 let (kind, id) = (kind.to_owned(), id.to_owned());
@@ -167,7 +169,7 @@ impl Engine {
                 events: vec![event],
                 ..ChangeSet::default()
             };
-            if self.write_once(&changes).await? {
+            if self.write_once(&changes, attempt).await? {
                 self.catalog.wrote(key, version, None, begun);
                 return Ok(());
             }
@@ -181,12 +183,14 @@ impl Engine {
     }
 }
 
-/// What the policy has against a subject. Overrides that it has already may
-/// stay, so that a plan can be changed after a limit has gone.
+/// What the policy has against a subject. The plan and the overrides that it has
+/// already may stay, so that it can be frozen after its plan has gone, and its
+/// plan be changed after a limit has.
 fn against_policy(subject: &Subject, before: Option<&Subject>, policy: &Policy) -> Vec<Violation> {
     let spec = &policy.source.spec;
     let mut faults = Vec::new();
-    if !subject.plan.is_empty() && !spec.plans.contains(&subject.plan) {
+    let stays = before.is_some_and(|before| before.plan == subject.plan);
+    if !subject.plan.is_empty() && !stays && !spec.plans.contains(&subject.plan) {
         let message = format!(
             "{} is not a plan of the policy, whose plans are: {}",
             quoted(&subject.plan),

@@ -77,6 +77,11 @@ impl Owner {
         self
     }
 
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.0.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
     pub fn frozen(mut self) -> Self {
         self.0.frozen = true;
         self
