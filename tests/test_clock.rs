@@ -206,14 +206,18 @@ async fn nothing_is_removed_by_the_real_clock_under_a_test_clock() {
     // Used, though nothing was reserved: its indexes are there.
     place.server_with("--log=info").await;
     assert_eq!(removing_indexes(&place.store()).await, 4);
+    place.refused(&[&format!("--test-clock={START}")]).await;
+    assert_eq!(removing_indexes(&place.store()).await, 4);
+    // Without the mark of its clock, as a store that was made before there were
+    // any: nothing is dated in it, so the test clock may have it.
+    let mongo = mongodb::Client::with_uri_str(place.store()).await.expect("a sound URI");
+    let meta = mongo.default_database().expect("the URI names one").collection::<Document>("meta");
+    meta.delete_one(doc! { "_id": "real_clock" }).await.expect("meta");
     let (_server, client) = place.server_with(&format!("--test-clock={START}")).await;
     assert_eq!(removing_indexes(&place.store()).await, 0);
     client.apply(1).await;
     client.reserve("r", false).await.expect("room");
     // Years ago by MongoDB's clock; a readable clock beside it.
-    let client = mongodb::Client::with_uri_str(place.store()).await.expect("a sound URI");
-    let database = client.default_database().expect("the URI names one");
-    let meta = database.collection::<Document>("meta");
     let clock = meta.find_one(doc! { "_id": "test_clock" }).await.expect("meta");
     let time = clock.and_then(|clock| clock.get_datetime("time").ok().copied());
     assert_eq!(time.map(bson::DateTime::timestamp_millis), Some(START_SECONDS * 1000));
