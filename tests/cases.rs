@@ -36,6 +36,8 @@ mod listings;
 mod names;
 #[path = "cases/over_limit.rs"]
 mod over_limit;
+#[path = "cases/plans.rs"]
+mod plans;
 #[path = "cases/restart.rs"]
 mod restart;
 #[path = "cases/retry.rs"]

@@ -165,16 +165,22 @@ mod tests {
         "Antarctica/Troll",
     ];
 
+    fn every_zone() -> Vec<String> {
+        let names = jiff::tz::TimeZoneDatabase::bundled();
+        let names = names.available().map(|name| name.as_str().to_owned());
+        names.filter(|name| time_zone(name).is_some()).collect()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
         #[test]
         fn every_instant_lies_in_exactly_one_period(
             unit in any_unit(),
-            zone in proptest::sample::select(&ZONES[..]),
+            zone in proptest::sample::select(every_zone()),
             // 1970 to 2200.
             millis in 0i64..7_258_118_400_000,
         ) {
-            let rule = WindowRule::Calendar(Calendar::new(unit, time_zone(zone).unwrap()));
+            let rule = WindowRule::Calendar(Calendar::new(unit, time_zone(&zone).unwrap()));
             let window = |millis: i64| rule.containing(Time::from_millis(millis).unwrap(), None).unwrap();
             let found = window(millis);
             let start = found.start().unwrap().as_millis();
