@@ -92,8 +92,12 @@ pub(super) fn patience(text: &str) -> Result<Duration, String> {
 pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     let malformed =
         || format!("must be an instant such as 2026-08-15T00:00:00Z, not {}", quoted(text));
-    let instant: jiff::Timestamp = text.parse().map_err(|_| malformed())?;
-    Time::from_millis(instant.as_millisecond()).map(times::timestamp).ok_or_else(malformed)
+    time(text).map(times::timestamp).ok_or_else(malformed)
+}
+
+fn time(text: &str) -> Option<Time> {
+    let instant: jiff::Timestamp = text.parse().ok()?;
+    Time::from_millis(instant.as_millisecond())
 }
 
 /// `now`, or the instant at which a test clock begins.
@@ -104,9 +108,7 @@ pub(super) fn test_clock(text: &str) -> Result<StoreClock, String> {
     }
     let malformed =
         || format!("must be now or an instant such as 2026-08-15T00:00:00Z, not {}", quoted(text));
-    let instant: jiff::Timestamp = text.parse().map_err(|_| malformed())?;
-    let time = Time::from_millis(instant.as_millisecond()).ok_or_else(malformed)?;
-    Ok(StoreClock::Test(Some(time)))
+    time(text).map(|time| StoreClock::Test(Some(time))).ok_or_else(malformed)
 }
 
 /// `KIND/ID`; an id may hold further slashes.

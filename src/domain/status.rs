@@ -46,6 +46,12 @@ impl LimitStatus {
         }
     }
 
+    /// The same under the counter's present name: the bounds of a billing period
+    /// may have been corrected since something was last charged to it.
+    pub fn named(self, id: &Arc<CounterId>, now: Time) -> Self {
+        Self { counter: Arc::clone(id), window: id.window.span(now), ..self }
+    }
+
     /// Whether more is used and held than the limit allows.
     pub fn is_over(&self) -> bool {
         self.used.saturating_add(self.held) > self.bound.ceiling()

@@ -31,11 +31,8 @@ impl Claim<'_> {
     /// Where the counter stands before the request.
     pub fn at_rest(&self, state: &State<'_>, now: Time) -> LimitStatus {
         let counter = state.counter(&self.counter);
-        LimitStatus {
-            counter: Arc::clone(&self.counter),
-            window: self.counter.window.span(now),
-            ..LimitStatus::at_rest(&counter, self.bound, self.enforced, now)
-        }
+        let status = LimitStatus::at_rest(&counter, self.bound, self.enforced, now);
+        status.named(&self.counter, now)
     }
 
     /// Where the counter stands, and what the request would mean to it.
@@ -84,7 +81,6 @@ impl Claim<'_> {
 }
 
 /// Subjects as loaded; `None` for one that was never put.
-#[derive(Default)]
 pub(super) struct Subjects(Vec<(SubjectKey, Option<Arc<Subject>>)>);
 
 impl Subjects {

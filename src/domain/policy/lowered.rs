@@ -93,10 +93,8 @@ impl Lowered<'_> {
             return None;
         }
         let new = bound(self.after, self.new, key, &subject, now)?;
-        // The bounds of a billing period may have been corrected since.
-        let id = CounterId { window: open, ..CounterId::clone(&counter.id) };
-        let counter = Counter { id: Arc::new(id), ..counter.clone() };
-        let status = LimitStatus::at_rest(&counter, new, true, now);
+        let id = Arc::new(CounterId { window: open, ..CounterId::clone(&counter.id) });
+        let status = LimitStatus::at_rest(counter, new, true, now).named(&id, now);
         if status.used.saturating_add(status.held) <= new.ceiling() {
             return None;
         }
