@@ -98,6 +98,7 @@ impl QuotaService for QuotaApi {
             limits: answer::limits(&limits),
             holds: Vec::new(),
             read_time: Some(times::timestamp(now)),
+            holds_incomplete: false,
         }))
     }
 }

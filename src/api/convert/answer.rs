@@ -36,6 +36,7 @@ pub fn reservation(reservation: &Reservation, now: Time) -> v1::Reservation {
         labels: reservation.request.iter().flat_map(|r| r.labels.clone()).collect(),
         policy_revision: reservation.policy_revision,
         principal: reservation.principal.clone(),
+        adjustment: false,
     }
 }
 
@@ -63,6 +64,7 @@ pub fn limit(status: &LimitStatus) -> v1::LimitStatus {
         exceeded: status.exceeded,
         enforced: status.enforced,
         retry_time: status.retry_time.map(timestamp),
+        waiting: 0,
     }
 }
 
@@ -113,6 +115,7 @@ fn entry(entry: &HistoryEntry) -> v1::HistoryEntry {
         principal: entry.principal.clone(),
         reason: entry.reason.clone(),
         refund_id: String::new(),
+        times: 1,
     }
 }
 
