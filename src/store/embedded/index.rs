@@ -6,6 +6,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _};
 
 use super::RECORDS;
 use super::row::{Head, Kind, Row, unseal};
+use super::trail::{Ring, numbered_key};
 use crate::domain::policy::PolicyRevision;
 use crate::store::document::RevisionDoc;
 use crate::store::{Binding, ChangeSet, WriteError};
@@ -16,6 +17,7 @@ pub(super) struct Index {
     pub by_kind: [BTreeMap<String, Place>; Kind::COUNT],
     /// The current revision of each namespace's policy.
     pub heads: HashMap<String, i64>,
+    pub refusals: Ring,
     pub next: u64,
 }
 
@@ -32,7 +34,7 @@ impl Index {
     pub fn read(database: &Database) -> Result<Self, String> {
         let transaction = database.begin_read().map_err(|error| error.to_string())?;
         let table = transaction.open_table(RECORDS).map_err(|error| error.to_string())?;
-        let mut index = Self::default();
+        let mut index = Self { refusals: Ring::read(&transaction)?, ..Self::default() };
         for entry in table.iter().map_err(|error| error.to_string())? {
             let (number, value) = entry.map_err(|error| error.to_string())?;
             let number = number.value();
@@ -74,10 +76,9 @@ impl Index {
             let head = self.heads.entry(parts[0].clone()).or_default();
             *head = (*head).max(place.version);
         }
-        // Events are only ever read through, never found by key.
-        if kind != Kind::Event {
-            self.by_kind[kind as usize].insert(key, place);
-        }
+        // Several events may be of the same instant.
+        let key = if kind == Kind::Event { numbered_key(&key, place.number) } else { key };
+        self.by_kind[kind as usize].insert(key, place);
     }
 
     pub fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::trail::dated;
 use crate::store::document::{
     CounterDoc, EventDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc,
 };
@@ -15,10 +16,12 @@ pub(super) enum Kind {
     Subject,
     Policy,
     Event,
+    /// In a table of its own.
+    Refusal,
 }
 
 impl Kind {
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
     pub const ALL: [Self; Self::COUNT] = [
         Self::Reservation,
         Self::Counter,
@@ -26,6 +29,7 @@ impl Kind {
         Self::Subject,
         Self::Policy,
         Self::Event,
+        Self::Refusal,
     ];
 }
 
@@ -53,12 +57,32 @@ pub(super) struct Head {
 
 impl Head {
     pub fn of(kind: Kind, bytes: &[u8]) -> Result<Self, String> {
+        if matches!(kind, Kind::Event | Kind::Refusal) {
+            return DatedHead::of(bytes);
+        }
         let mut head: Self =
             bson::deserialize_from_slice(bytes).map_err(|error| error.to_string())?;
         if kind == Kind::Policy {
             head.version = head.revision;
         }
         Ok(head)
+    }
+}
+
+/// The same of an event or a refusal, which is found by when it happened.
+#[derive(serde::Deserialize)]
+struct DatedHead {
+    namespace: String,
+    time: bson::DateTime,
+    #[serde(default)]
+    purge_at: Option<bson::DateTime>,
+}
+
+impl DatedHead {
+    fn of(bytes: &[u8]) -> Result<Head, String> {
+        let head: Self = bson::deserialize_from_slice(bytes).map_err(|error| error.to_string())?;
+        let key = dated(&head.namespace, head.time.timestamp_millis());
+        Ok(Head { key, version: 0, revision: 0, purge_at: head.purge_at })
     }
 }
 
@@ -88,7 +112,9 @@ pub(super) fn rows(changes: &ChangeSet) -> Result<Vec<Row>, WriteError> {
         rows.push(Row::new(Kind::Policy, document.id.clone(), policy.revision, None, &document)?);
     }
     for event in &changes.events {
-        rows.push(Row::new(Kind::Event, String::new(), 0, None, &EventDoc::new(event))?);
+        let document = EventDoc::new(event);
+        let key = dated(&event.namespace, event.time.as_millis());
+        rows.push(Row::new(Kind::Event, key, 0, document.purge_at, &document)?);
     }
     Ok(rows)
 }

@@ -172,7 +172,7 @@ async fn page(
     collect(collection.find(filter).sort(doc! { "_id": 1 }).limit(limit)).await
 }
 
-async fn collect(
+pub(super) async fn collect(
     find: mongodb::action::Find<'_, RawDocumentBuf>,
 ) -> Result<Vec<RawDocumentBuf>, StoreError> {
     limited(async {
@@ -197,7 +197,9 @@ fn absent<K: Clone + Eq + Hash, V>(keys: &[K]) -> HashMap<K, Option<V>> {
     keys.iter().map(|key| (key.clone(), None)).collect()
 }
 
-fn read<'d, D: serde::Deserialize<'d>>(document: &'d RawDocumentBuf) -> Result<D, StoreError> {
+pub(super) fn read<'d, D: serde::Deserialize<'d>>(
+    document: &'d RawDocumentBuf,
+) -> Result<D, StoreError> {
     let key = document.get_str("_id").unwrap_or("without a key");
     decode(key, document.as_bytes())
 }

@@ -13,6 +13,7 @@ mod feed;
 mod load;
 mod schema;
 mod sessions;
+mod trail;
 mod values;
 mod write;
 
@@ -28,9 +29,11 @@ use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
 use super::{
-    ChangeSet, Feed, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned, WriteError,
+    ChangeSet, Feed, Kept, Loaded, Retention, Store, StoreError, SubjectFilter, TrailFilter,
+    TrailPlace, Versioned, WriteError,
 };
 use crate::domain::counter::Counter;
+use crate::domain::event::{Event, RefusalRecord};
 use crate::domain::name::SubjectKey;
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
@@ -82,6 +85,8 @@ struct Collections {
     resources: Collection<RawDocumentBuf>,
     subjects: Collection<RawDocumentBuf>,
     policies: Collection<RawDocumentBuf>,
+    events: Collection<RawDocumentBuf>,
+    refusals: Collection<RawDocumentBuf>,
     meta: Collection<Document>,
 }
 
@@ -123,6 +128,8 @@ impl MongoStore {
             resources: database.collection("resources"),
             subjects: database.collection("subjects"),
             policies: database.collection("policies"),
+            events: database.collection("events"),
+            refusals: trail::refusals(&database),
             meta: database.collection("meta"),
             database,
         });
@@ -196,6 +203,28 @@ impl Store for MongoStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         load::counters_after(&self.collections, key, limit).await
+    }
+
+    async fn events_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<Event>>, StoreError> {
+        trail::events_before(&self.collections, filter, before, limit).await
+    }
+
+    async fn refusals_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<RefusalRecord>>, StoreError> {
+        trail::refusals_before(&self.collections, filter, before, limit).await
+    }
+
+    async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
+        trail::note_refusals(&self.collections, refusals).await
     }
 
     fn changes(&self) -> Feed {
