@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "store_conformance/charged.rs"]
+mod charged;
 #[path = "store_conformance/listing.rs"]
 mod listing;
 #[path = "store_conformance/records.rs"]
@@ -100,6 +102,14 @@ macro_rules! all_but_durability {
                 events_are_listed_newest_first,
                 refusals_read_back_as_noted,
                 refusals_are_listed_newest_first,
+                what_is_charged_is_shown_once_after_its_counters,
+                live_holds_are_shown_soonest_first,
+                a_visitor_may_break_off,
+                counters_and_what_is_charged_to_them_are_of_one_moment,
+                what_is_charged_includes_all_that_was_written_before,
+                reservations_are_listed_newest_first,
+                a_reservation_that_is_made_anew_is_listed_where_it_belongs,
+                counters_are_listed_by_the_end_of_their_windows,
             ];
         )+}
     };
@@ -146,5 +156,15 @@ mod durable {
     #[tokio::test(flavor = "multi_thread")]
     async fn mongo() {
         suite::records_survive_a_restart(&in_mongo()).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn listings_embedded() {
+        suite::listings_survive_a_restart(&in_folder()).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn listings_mongo() {
+        suite::listings_survive_a_restart(&in_mongo()).await;
     }
 }

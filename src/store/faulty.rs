@@ -13,12 +13,13 @@ use futures_util::stream;
 use tokio::sync::broadcast;
 
 use super::{
-    ChangeSet, Changed, Feed, Kept, Loaded, Retention, SharedStore, Store, StoreError,
-    SubjectFilter, TestClock, TrailFilter, TrailPlace, Versioned, WriteError,
+    ChangeSet, Changed, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter,
+    Retention, SharedStore, Store, StoreError, SubjectFilter, TestClock, TrailFilter, TrailPlace,
+    Versioned, Visitor, WriteError,
 };
-use crate::domain::counter::Counter;
+use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::{Event, RefusalRecord};
-use crate::domain::name::SubjectKey;
+use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
@@ -250,6 +251,36 @@ impl Store for FaultyStore {
     async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
         self.up()?;
         self.inner.note_refusals(refusals).await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.charged(counters, held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        self.up()?;
+        self.inner.reservations_before(filter, before, limit).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        self.up()?;
+        self.inner.counters_of(filter, after, limit).await
     }
 
     fn changes(&self) -> Feed {

@@ -12,6 +12,7 @@ use quota_authority::domain::time::Time;
 use quota_authority::store::{Change, ChangeSet, SharedStore, Versioned, WriteError};
 
 use crate::Place;
+pub use crate::charged::*;
 pub use crate::listing::*;
 use crate::records::{
     at, billed, bind, counter, counter_id, counters, event, never_reserved, policy, put, remove,

@@ -1,20 +1,23 @@
 //! Where records are, by their keys: in memory, found again at start.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _};
 
 use super::RECORDS;
-use super::row::{Head, Kind, Row, unseal};
+use super::row::{Head, Kind, Listed, Row, unseal};
 use super::trail::{Ring, numbered_key};
 use crate::domain::policy::PolicyRevision;
 use crate::store::document::RevisionDoc;
+use crate::store::lists::Lists;
 use crate::store::{Binding, ChangeSet, WriteError};
 
 /// Where records are.
 #[derive(Default)]
 pub(super) struct Index {
-    pub by_kind: [BTreeMap<String, Place>; Kind::COUNT],
+    pub by_kind: [BTreeMap<Arc<str>, Place>; Kind::COUNT],
+    pub lists: Lists,
     /// The current revision of each namespace's policy.
     pub heads: HashMap<String, i64>,
     pub refusals: Ring,
@@ -40,9 +43,10 @@ impl Index {
             let number = number.value();
             let place = |message| format!("record {number}: {message}");
             let (kind, bytes) = unseal(value.value()).map_err(place)?;
-            let head = Head::of(kind, bytes).map_err(place)?;
-            let purge_at = millis(head.purge_at);
-            index.add(kind, head.key, Place { number, version: head.version, purge_at });
+            let mut head = Head::of(kind, bytes).map_err(place)?;
+            let (key, purge_at) = (std::mem::take(&mut head.key), millis(head.purge_at));
+            let place = Place { number, version: head.version, purge_at };
+            index.add(kind, &key, place, &head.listed(kind));
             index.next = index.next.max(number);
         }
         Ok(index)
@@ -52,7 +56,7 @@ impl Index {
     pub fn numbers(&self, rows: &[Row]) -> (Vec<u64>, u64) {
         let mut next = self.next;
         let number = |row: &Row| {
-            if let Some(place) = self.by_kind[row.kind as usize].get(&row.key) {
+            if let Some(place) = self.by_kind[row.kind as usize].get(&*row.key) {
                 place.number
             } else {
                 next += 1;
@@ -70,15 +74,36 @@ impl Index {
         removals.filter_map(|removal| Some(subjects.get(removal.key.as_str())?.number)).collect()
     }
 
-    pub fn add(&mut self, kind: Kind, key: String, place: Place) {
+    pub fn add(&mut self, kind: Kind, key: &str, place: Place, listed: &Listed) {
         if kind == Kind::Policy {
-            let parts = crate::domain::name::split_key(&key);
+            let parts = crate::domain::name::split_key(key);
             let head = self.heads.entry(parts[0].clone()).or_default();
             *head = (*head).max(place.version);
         }
-        // Several events may be of the same instant.
-        let key = if kind == Kind::Event { numbered_key(&key, place.number) } else { key };
-        self.by_kind[kind as usize].insert(key, place);
+        let of_kind = &mut self.by_kind[kind as usize];
+        let known = of_kind.get_key_value(key).map(|(known, _)| Arc::clone(known));
+        let key = match kind {
+            // Several may be of the same instant.
+            Kind::Event => Arc::from(numbered_key(key, place.number)),
+            _ => known.unwrap_or_else(|| Arc::from(key)),
+        };
+        match listed {
+            Listed::Reservation(facts) => self.lists.put_reservation(&key, facts),
+            Listed::Counter(facts) => self.lists.put_counter(&key, facts),
+            Listed::Otherwise => {}
+        }
+        of_kind.insert(key, place);
+    }
+
+    /// Where the records lie that a row replaces and that are listed where the
+    /// row does not belong.
+    pub fn misplaced(&self, rows: &[Row]) -> Vec<u64> {
+        let misplaced = |row: &Row| {
+            let Listed::Reservation(facts) = &row.listed else { return None };
+            let place = self.by_kind[Kind::Reservation as usize].get(&*row.key)?;
+            (!self.lists.has_reservation(&row.key, facts)).then_some(place.number)
+        };
+        rows.iter().filter_map(misplaced).collect()
     }
 
     pub fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {

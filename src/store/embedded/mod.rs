@@ -7,6 +7,7 @@
 //! at start by reading the file through. Each record carries a checksum, since
 //! redb does not check its pages on every read.
 
+mod charged;
 mod file;
 mod index;
 mod list;
@@ -27,12 +28,12 @@ use tracing::warn;
 use super::clock::Clock;
 use super::document::{CounterDoc, ReservationDoc, RevisionDoc, decode};
 use super::{
-    ChangeSet, Kept, Loaded, Retention, Store, StoreError, SubjectFilter, TrailFilter, TrailPlace,
-    Versioned, WriteError,
+    ChangeSet, CounterFilter, CounterPlace, Kept, Loaded, ReservationFilter, Retention, Store,
+    StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned, Visitor, WriteError,
 };
-use crate::domain::counter::Counter;
+use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::{Event, RefusalRecord};
-use crate::domain::name::SubjectKey;
+use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
@@ -263,6 +264,35 @@ impl Store for EmbeddedStore {
     async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
         let rows = refusals.iter().map(trail::Row::new).collect::<Result<_, _>>()?;
         self.blocking(move |file| file.note(rows)).await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        charged::charged(&self.file, counters.to_vec(), held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        let keys = self.file.index().lists.reservations_before(filter, before, limit);
+        self.blocking(move |file| list::reservations(file, &keys)).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        let keys = self.file.index().lists.counters_of(filter, after, limit);
+        self.blocking(move |file| list::counters(file, &keys)).await
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

@@ -3,9 +3,11 @@
 use serde::Serialize;
 
 use super::trail::dated;
+use crate::domain::time::Time;
 use crate::store::document::{
     CounterDoc, EventDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc,
 };
+use crate::store::lists::{CounterFacts, ReservationFacts};
 use crate::store::{ChangeSet, WriteError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,17 @@ pub(super) struct Row {
     pub key: String,
     pub version: i64,
     pub purge_at: Option<bson::DateTime>,
+    pub listed: Listed,
     pub bytes: Vec<u8>,
+}
+
+/// What listings go by of a record.
+#[derive(Debug)]
+pub(super) enum Listed {
+    Reservation(ReservationFacts),
+    Counter(CounterFacts),
+    /// A record of another kind.
+    Otherwise,
 }
 
 /// The part of a document that the index keeps.
@@ -53,36 +65,74 @@ pub(super) struct Head {
     pub revision: i64,
     #[serde(default)]
     pub purge_at: Option<bson::DateTime>,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    limit: String,
+    #[serde(default)]
+    generation: i64,
+    #[serde(default)]
+    window: WindowHead,
+    #[serde(default)]
+    state: String,
+    /// Of an event or a refusal, which is found by it.
+    #[serde(default)]
+    time: Option<bson::DateTime>,
+    #[serde(default)]
+    create_time: Option<bson::DateTime>,
+    #[serde(default)]
+    expire_time: Option<bson::DateTime>,
+    #[serde(default)]
+    charges: Vec<ChargeHead>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct WindowHead {
+    end: Option<bson::DateTime>,
+    billing_period: Option<String>,
+}
+
+#[derive(serde::Deserialize)]
+struct ChargeHead {
+    counter: String,
 }
 
 impl Head {
     pub fn of(kind: Kind, bytes: &[u8]) -> Result<Self, String> {
-        if matches!(kind, Kind::Event | Kind::Refusal) {
-            return DatedHead::of(bytes);
-        }
         let mut head: Self =
             bson::deserialize_from_slice(bytes).map_err(|error| error.to_string())?;
         if kind == Kind::Policy {
             head.version = head.revision;
         }
+        if matches!(kind, Kind::Event | Kind::Refusal) {
+            let time = head.time.ok_or("it lacks its time")?;
+            head.key = dated(&head.namespace, time.timestamp_millis());
+        }
         Ok(head)
     }
-}
 
-/// The same of an event or a refusal, which is found by when it happened.
-#[derive(serde::Deserialize)]
-struct DatedHead {
-    namespace: String,
-    time: bson::DateTime,
-    #[serde(default)]
-    purge_at: Option<bson::DateTime>,
-}
-
-impl DatedHead {
-    fn of(bytes: &[u8]) -> Result<Head, String> {
-        let head: Self = bson::deserialize_from_slice(bytes).map_err(|error| error.to_string())?;
-        let key = dated(&head.namespace, head.time.timestamp_millis());
-        Ok(Head { key, version: 0, revision: 0, purge_at: head.purge_at })
+    /// What listings go by.
+    pub fn listed(self, kind: Kind) -> Listed {
+        let time = |date: bson::DateTime| Time::saturating(date.timestamp_millis());
+        let known = |date: Option<bson::DateTime>| date.map_or(Time::MIN, time);
+        match kind {
+            Kind::Reservation => Listed::Reservation(ReservationFacts {
+                namespace: self.namespace,
+                create_time: known(self.create_time),
+                expire_time: known(self.expire_time),
+                open: self.state == "held",
+                counters: self.charges.into_iter().map(|charge| charge.counter).collect(),
+            }),
+            Kind::Counter => {
+                let billed = self.window.billing_period.is_some();
+                let end = self.window.end.map(time);
+                let (namespace, limit) = (&self.namespace, &self.limit);
+                let facts = CounterFacts::new(namespace, limit, self.generation, end, billed);
+                Listed::Counter(facts)
+            }
+            _ => Listed::Otherwise,
+        }
     }
 }
 
@@ -91,12 +141,15 @@ pub(super) fn rows(changes: &ChangeSet) -> Result<Vec<Row>, WriteError> {
     for change in &changes.reservations {
         let document = ReservationDoc::new(change);
         let key = document.id.clone();
-        rows.push(Row::new(Kind::Reservation, key, change.version, document.purge_at, &document)?);
+        let row = Row::new(Kind::Reservation, key, change.version, document.purge_at, &document)?;
+        let listed = Listed::Reservation(ReservationFacts::of(&change.value));
+        rows.push(Row { listed, ..row });
     }
     for change in &changes.counters {
         let document = CounterDoc::new(change);
         let key = document.id.clone();
-        rows.push(Row::new(Kind::Counter, key, change.version, document.purge_at, &document)?);
+        let row = Row::new(Kind::Counter, key, change.version, document.purge_at, &document)?;
+        rows.push(Row { listed: Listed::Counter(CounterFacts::of(&change.value.id)), ..row });
     }
     for binding in &changes.resources {
         let document = ResourceDoc::new(binding);
@@ -129,7 +182,7 @@ impl Row {
     ) -> Result<Self, WriteError> {
         let bytes = bson::serialize_to_vec(document);
         let bytes = bytes.map_err(|error| WriteError::Failed(error.to_string()))?;
-        Ok(Self { kind, key, version, purge_at, bytes })
+        Ok(Self { kind, key, version, purge_at, listed: Listed::Otherwise, bytes })
     }
 }
 

@@ -4,6 +4,7 @@
 //! the newest take the place of the oldest, and which is written without
 //! waiting for the disk: the next change set takes them along.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Included};
 use std::ops::Range;
@@ -143,8 +144,8 @@ fn list<T>(
 }
 
 /// The last places between these keys.
-fn last_part<V>(
-    map: &BTreeMap<String, V>,
+fn last_part<K: Ord + Borrow<str>, V>(
+    map: &BTreeMap<K, V>,
     (first, end): (&str, &str),
     number: impl Fn(&V) -> u64,
 ) -> Vec<(String, u64)> {
@@ -152,7 +153,7 @@ fn last_part<V>(
         return Vec::new();
     }
     let range = map.range::<str, _>((Included(first), Excluded(end))).rev().take(PART);
-    range.map(|(key, value)| (key.clone(), number(value))).collect()
+    range.map(|(key, value)| (key.borrow().to_owned(), number(value))).collect()
 }
 
 pub(super) fn events_before(

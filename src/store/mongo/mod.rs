@@ -6,10 +6,12 @@
 //! to the primary, under majority read concern: what an answer rests on cannot
 //! be rolled back.
 
+mod charged;
 mod clock;
 mod error;
 mod failpoint;
 mod feed;
+mod list;
 mod load;
 mod schema;
 mod sessions;
@@ -29,12 +31,12 @@ use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
 use super::{
-    ChangeSet, Feed, Kept, Loaded, Retention, Store, StoreError, SubjectFilter, TrailFilter,
-    TrailPlace, Versioned, WriteError,
+    ChangeSet, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter, Retention,
+    Store, StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned, Visitor, WriteError,
 };
-use crate::domain::counter::Counter;
+use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::{Event, RefusalRecord};
-use crate::domain::name::SubjectKey;
+use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
@@ -225,6 +227,33 @@ impl Store for MongoStore {
 
     async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
         trail::note_refusals(&self.collections, refusals).await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        charged::charged(&self.collections, counters, held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        list::reservations_before(&self.collections, filter, before, limit).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        list::counters_of(&self.collections, filter, after, limit).await
     }
 
     fn changes(&self) -> Feed {

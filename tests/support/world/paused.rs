@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use quota_authority::domain::counter::Counter;
+use quota_authority::domain::counter::{Counter, CounterId};
 use quota_authority::domain::event::{Event, RefusalRecord};
-use quota_authority::domain::name::SubjectKey;
+use quota_authority::domain::name::{ReservationKey, SubjectKey};
 use quota_authority::domain::policy::{PolicyRevision, RevisionHead};
 use quota_authority::domain::reservation::Reservation;
 use quota_authority::domain::state::Keys;
 use quota_authority::domain::subject::Subject;
 use quota_authority::domain::time::Time;
 use quota_authority::store::{
-    ChangeSet, Feed, Kept, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter,
-    TestClock, TrailFilter, TrailPlace, Versioned, WriteError,
+    ChangeSet, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter, Retention,
+    SharedStore, Store, StoreError, SubjectFilter, TestClock, TrailFilter, TrailPlace, Versioned,
+    Visitor, WriteError,
 };
 use tokio::sync::Notify;
 
@@ -146,6 +147,33 @@ impl Store for PausedStore {
 
     async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
         self.inner.note_refusals(refusals).await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        self.inner.charged(counters, held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        self.inner.reservations_before(filter, before, limit).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        self.inner.counters_of(filter, after, limit).await
     }
 
     fn changes(&self) -> Feed {
