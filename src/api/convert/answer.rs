@@ -101,16 +101,20 @@ fn charge(reservation: &Reservation, charge: &Charge, state: ReservationState) -
     }
 }
 
-fn entry(entry: &HistoryEntry) -> v1::HistoryEntry {
-    let event = match entry.event {
+/// What a step of a reservation is called.
+pub fn step_word(event: HistoryEvent) -> &'static str {
+    match event {
         HistoryEvent::Reserved => "reserved",
         HistoryEvent::Committed => "committed",
         HistoryEvent::Released => "released",
         HistoryEvent::Expired => "expired",
-    };
+    }
+}
+
+fn entry(entry: &HistoryEntry) -> v1::HistoryEntry {
     v1::HistoryEntry {
         time: Some(timestamp(entry.time)),
-        event: event.to_owned(),
+        event: step_word(entry.event).to_owned(),
         amounts: entry.amounts.clone(),
         principal: entry.principal.clone(),
         reason: entry.reason.clone(),
@@ -128,10 +132,12 @@ fn state_word(state: ReservationState) -> v1::ReservationState {
     }
 }
 
-fn window((start, end): (Time, Time)) -> v1::Window {
+/// The message of a window.
+pub fn window((start, end): (Time, Time)) -> v1::Window {
     v1::Window { start_time: Some(timestamp(start)), end_time: Some(timestamp(end)) }
 }
 
-fn map(map: &Dimensions) -> std::collections::HashMap<String, String> {
+/// The message of a map.
+pub fn map(map: &Dimensions) -> std::collections::HashMap<String, String> {
     map.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
