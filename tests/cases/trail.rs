@@ -136,7 +136,7 @@ async fn b89_every_refusal_has_its_reason(world: &mut World) {
     let billed = limit("billed", "bills").per(&["user"]).max(5).billing();
     let narrow = limit("narrow", "edits").per(&["doc"]).only("doc", &["x"]).max(1);
     let policy = Rules::of_units([limit("each", "units").per(&["user"]).max(9)])
-        .plans(&["pro", "free"], "free")
+        .plans(&["pro"], "")
         .metric("posts", &["user"])
         .metric("bills", &["user"])
         .metric("edits", &["doc"])

@@ -114,21 +114,18 @@ fn live(items: Vec<ItemRequest>, commit: bool, acts: Vec<(Act, i64)>) -> (Arc<Re
     let ttl = Span::from_secs(60);
     let request = Arc::new(Request { items, ttl, commit, resources, labels });
     let reserve = Reserve { key: key.clone(), request, principal: "p".to_owned() };
-    let mut commands = vec![(Command::Reserve(reserve), 0)];
+    let mut commands = vec![(Some(Command::Reserve(reserve)), 0)];
     for (act, after) in acts {
         let (key, principal) = (key.clone(), "p".to_owned());
         let command = match act {
             Act::Commit(amounts) => {
-                Command::Commit(Commit { key, amounts, resources: Vec::new(), principal })
+                Some(Command::Commit(Commit { key, amounts, resources: Vec::new(), principal }))
             }
             Act::Release => {
                 let reason = "because".to_owned();
-                Command::Release(Release { key, reason, allow_missing: false, principal })
+                Some(Command::Release(Release { key, reason, allow_missing: false, principal }))
             }
-            Act::Nothing => {
-                now = now.plus(Span::from_millis(after));
-                continue;
-            }
+            Act::Nothing => None,
         };
         commands.push((command, after));
     }
@@ -137,7 +134,7 @@ fn live(items: Vec<ItemRequest>, commit: bool, acts: Vec<(Act, i64)>) -> (Arc<Re
         let retention = Span::from_days(30);
         let rules = Rules { policy: Some(&policy), clock: now, retention };
         // Many an act comes too late, or twice: then nothing is changed.
-        let _ = decide(&mut state, &rules, &command);
+        let _ = command.map(|command| decide(&mut state, &rules, &command));
     }
     (Arc::clone(&state.into_changes().reservations[&key]), now)
 }
