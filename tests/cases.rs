@@ -58,5 +58,7 @@ mod slots;
 mod statuses;
 #[path = "cases/stories.rs"]
 mod stories;
+#[path = "cases/trail.rs"]
+mod trail;
 #[path = "cases/windows.rs"]
 mod windows;

@@ -30,10 +30,8 @@ impl QuotaApi {
     async fn submit(&self, command: Command, deadline: Option<Instant>) -> Result<Answer, Status> {
         let asked = Asked::by(&command);
         let answer = self.engine.submit(command, deadline).await;
-        if let Err(Error::Refused(refusal)) = &answer
-            && let Some(record) = asked.refused(refusal, self.engine.now())
-        {
-            self.engine.note_refusal(record);
+        if let Err(Error::Refused(refusal)) = &answer {
+            self.engine.note_refusal(|| asked.refused(refusal, self.engine.now()));
         }
         answer.map_err(catalogue::failed)
     }

@@ -96,9 +96,10 @@ impl Engine {
         })
     }
 
-    /// Keeps a refusal for a while, if there is room: nobody waits for it.
-    pub fn note_refusal(&self, refused: RefusalRecord) {
-        self.recorder.note(refused);
+    /// Keeps a refusal for a while, if there is room: nobody waits for it, and
+    /// where there is none its record is not even made.
+    pub fn note_refusal(&self, record: impl FnOnce() -> Option<RefusalRecord>) {
+        self.recorder.note(record);
     }
 }
 

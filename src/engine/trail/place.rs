@@ -1,5 +1,6 @@
 //! Where entries of the trail lie, and the newest of them.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::domain::name::{ReservationKey, join_key, split_key};
@@ -94,13 +95,11 @@ impl Place {
 
     /// Before which place a listing of `source` goes on after this one.
     pub fn within(&self, source: Source) -> TrailPlace {
-        let (time, id) = if source == self.source {
-            (self.time, self.key.as_str())
-        } else if source < self.source {
+        let (time, id) = match source.cmp(&self.source) {
             // All of this instant are still to come: an empty id is before all.
-            (self.time.plus(Span::from_millis(1)), "")
-        } else {
-            (self.time, "")
+            Ordering::Less => (self.time.plus(Span::from_millis(1)), ""),
+            Ordering::Equal => (self.time, self.key.as_str()),
+            Ordering::Greater => (self.time, ""),
         };
         TrailPlace { time, id: id.to_owned() }
     }

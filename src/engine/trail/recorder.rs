@@ -48,7 +48,12 @@ impl Recorder {
     }
 
     /// Takes a refusal in, if there is room.
-    pub fn note(&self, mut refused: RefusalRecord) {
+    pub fn note(&self, record: impl FnOnce() -> Option<RefusalRecord>) {
+        if self.sender.capacity() == 0 {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let Some(mut refused) = record() else { return };
         refused.shorten();
         let weight = refused.weight();
         let bytes = self.shared.bytes.fetch_add(weight, Ordering::Relaxed) + weight;
@@ -144,16 +149,19 @@ mod tests {
         let (stop, stopped) = oneshot::channel();
         let (recorder, writer) = Recorder::new(store.clone(), stopped);
         for n in 0..WAITING + 100 {
-            recorder.note(refusal(n, ""));
+            recorder.note(|| Some(refusal(n, "")));
         }
         assert_eq!(recorder.shared.dropped.load(Ordering::Relaxed), 100);
         let writer = tokio::spawn(writer);
+        let begun = tokio::time::Instant::now();
         for parts in 1..=WAITING / PART {
-            tokio::time::sleep(EVERY - Duration::from_millis(1)).await;
+            let count = u32::try_from(parts).unwrap();
+            tokio::time::sleep_until(begun + EVERY * count - Duration::from_millis(1)).await;
             assert_eq!(kept(&store).await.len(), parts * PART);
-            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        recorder.note(refusal(WAITING + 100, ""));
+        tokio::time::sleep_until(begun + EVERY * 5).await;
+        recorder.note(|| Some(refusal(WAITING + 100, "")));
+        recorder.note(|| None);
         stop.send(()).unwrap();
         writer.await.unwrap();
         let expected: Vec<String> =
@@ -167,7 +175,7 @@ mod tests {
         let (_stop, stopped) = oneshot::channel();
         let (recorder, _writer) = Recorder::new(store(), stopped);
         for n in 0..10 {
-            recorder.note(refusal(n, &"x".repeat(1 << 20)));
+            recorder.note(|| Some(refusal(n, &"x".repeat(1 << 20))));
         }
         assert_eq!(recorder.shared.dropped.load(Ordering::Relaxed), 3);
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use redb::{
@@ -26,6 +26,10 @@ use crate::store::{ChangeSet, Loaded, StoreError, WriteError};
 /// Documents, each with its key.
 pub(super) type Rows = Vec<(String, Vec<u8>)>;
 
+/// How often refusals are written before the disk is waited for once, where
+/// nothing else brings it about: what they replace keeps its room until then.
+const UNSYNCED: u32 = 64;
+
 pub(super) struct File {
     /// Opened anew after an error; `None` while that does not succeed.
     database: RwLock<Option<Database>>,
@@ -33,8 +37,8 @@ pub(super) struct File {
     /// The disk has failed a write: what is in the file and what the index
     /// says may differ, and redb answers nothing any more.
     failed: AtomicBool,
-    /// Something was written that is not on the disk yet.
-    unsynced: AtomicBool,
+    /// How often something was written that may not be on the disk yet.
+    unsynced: AtomicU32,
     /// Held by whoever writes.
     turn: Mutex<()>,
     /// Never held while the disk is waited for.
@@ -47,7 +51,7 @@ impl File {
             database: RwLock::new(Some(database)),
             path,
             failed: AtomicBool::new(false),
-            unsynced: AtomicBool::new(false),
+            unsynced: AtomicU32::new(0),
             turn: Mutex::default(),
             index: Mutex::new(index),
         }
@@ -271,10 +275,14 @@ impl File {
     pub fn note(&self, rows: Vec<RefusalRow>) -> Result<(), StoreError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (numbers, gone) = self.index().refusals.plan(rows.len());
-        self.unsynced.store(true, Ordering::Release);
+        let unsynced = self.unsynced.fetch_add(1, Ordering::AcqRel);
         self.alter(|database| {
             let mut transaction = database.begin_write()?;
-            transaction.set_durability(Durability::None)?;
+            if unsynced < UNSYNCED {
+                transaction.set_durability(Durability::None)?;
+            } else {
+                self.unsynced.store(0, Ordering::Release);
+            }
             {
                 let mut table = transaction.open_table(REFUSALS)?;
                 for (row, number) in rows.iter().zip(numbers.clone()) {
@@ -293,7 +301,7 @@ impl File {
     /// Brings to the disk what is not there yet.
     pub fn sync(&self) -> Result<(), StoreError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.unsynced.swap(false, Ordering::AcqRel) {
+        if self.unsynced.swap(0, Ordering::AcqRel) == 0 {
             return Ok(());
         }
         self.alter(|database| Ok(database.begin_write()?.commit()?))

@@ -14,14 +14,12 @@ use mongodb::{Client, Database, IndexModel};
 
 use tokio::time::timeout;
 
-use super::{ConnectError, error, list, unreachable};
+use super::{ConnectError, error, list, trail, unreachable};
 use crate::store::Retention;
 
 /// The layout of the documents; raised when an older program could not read
 /// or would damage what a newer one writes.
 const SCHEMA_VERSION: i64 = 1;
-/// How many bytes of refusals are kept.
-const REFUSALS: u64 = 64 << 20;
 /// How long a host may take to say what it is.
 const HELLO: Duration = Duration::from_secs(5);
 
@@ -86,7 +84,8 @@ fn fit(hello: &Document, host: &ServerAddress) -> Result<(), ConnectError> {
 }
 
 /// Indexes that others have replaced: each that is left costs every write.
-const REPLACED: [(&str, &str); 2] = [
+const REPLACED: [(&str, &str); 3] = [
+    ("events", "namespace_1_time_-1"),
     ("reservations", "charges.counter_1_create_time_1"),
     ("reservations", "namespace_1_create_time_1"),
 ];
@@ -96,22 +95,14 @@ const REPLACED: [(&str, &str); 2] = [
 pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
     check_version(database).await?;
     let plain = |keys: Document| IndexModel::builder().keys(keys).build();
-    let trail = doc! { "namespace": 1, "time": -1, "_id": -1 };
-    let of_subject = doc! { "namespace": 1, "subject": 1, "time": -1, "_id": -1 };
-    // Few events concern one.
-    let concerning = doc! { "reservation_id": { "$exists": true } };
-    let of_reservation = IndexModel::builder()
-        .keys(doc! { "namespace": 1, "reservation_id": 1, "time": -1, "_id": -1 })
-        .options(IndexOptions::builder().partial_filter_expression(concerning).build())
-        .build();
     let collections = [
         ("counters", vec![plain(list::COUNTERS.keys())]),
         ("reservations", list::RESERVATIONS.map(|index| plain(index.keys())).into()),
         ("resources", vec![]),
         ("subjects", vec![]),
         ("policies", vec![plain(doc! { "namespace": 1, "revision": -1 })]),
-        ("events", vec![plain(trail.clone()), plain(of_subject), of_reservation]),
-        ("refusals", vec![plain(trail)]),
+        ("events", trail::of_events()),
+        ("refusals", trail::of_refusals()),
         ("servers", vec![]),
     ];
     for (name, indexes) in collections {
@@ -119,7 +110,7 @@ pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
         // under a lock that makes concurrent ones fail.
         let create = database.create_collection(name);
         let created = match name {
-            "refusals" => create.capped(true).size(REFUSALS).await,
+            "refusals" => create.capped(true).size(trail::REFUSALS).await,
             _ => create.await,
         };
         if let Err(error) = created

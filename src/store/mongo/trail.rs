@@ -7,8 +7,10 @@
 
 use bson::oid::ObjectId;
 use bson::{DateTime, Document, RawDocumentBuf, doc};
-use mongodb::options::{Acknowledgment, CollectionOptions, ReadConcern, WriteConcern};
-use mongodb::{Collection, Database};
+use mongodb::options::{
+    Acknowledgment, CollectionOptions, IndexOptions, ReadConcern, WriteConcern,
+};
+use mongodb::{Collection, Database, IndexModel};
 
 use super::load::{collect, limited, read};
 use super::{Collections, unavailable};
@@ -16,6 +18,25 @@ use crate::domain::event::{Event, RefusalRecord};
 use crate::domain::time::Time;
 use crate::store::document::{EventDoc, RefusalDoc};
 use crate::store::{Kept, StoreError, TrailFilter, TrailPlace};
+
+/// How many bytes of refusals are kept.
+pub(super) const REFUSALS: u64 = 64 << 20;
+
+/// The indexes of events: by time, of all, of a subject and of a reservation,
+/// which few events concern.
+pub(super) fn of_events() -> Vec<IndexModel> {
+    let concerning = doc! { "reservation_id": { "$exists": true } };
+    let few = IndexOptions::builder().partial_filter_expression(concerning).build();
+    let of = |part: &str| doc! { "namespace": 1, part: 1, "time": -1, "_id": -1 };
+    let of_subject = IndexModel::builder().keys(of("subject")).build();
+    let of_reservation = IndexModel::builder().keys(of("reservation_id")).options(few).build();
+    of_refusals().into_iter().chain([of_subject, of_reservation]).collect()
+}
+
+/// The index of refusals, by time.
+pub(super) fn of_refusals() -> Vec<IndexModel> {
+    vec![IndexModel::builder().keys(doc! { "namespace": 1, "time": -1, "_id": -1 }).build()]
+}
 
 /// The refusals. Whoever writes or reads them waits for one member alone.
 pub(super) fn refusals(database: &Database) -> Collection<RawDocumentBuf> {

@@ -7,6 +7,7 @@ use quota_authority::domain::time::Span;
 use tonic::transport::Channel;
 
 use super::rules::Rules;
+use super::v1::operator_service_client::OperatorServiceClient;
 use super::v1::policy_service_client::PolicyServiceClient;
 use super::v1::quota_service_client::QuotaServiceClient;
 use super::{Refused, World, v1};
@@ -32,14 +33,16 @@ pub struct Client {
     pub namespace: String,
     pub quota: QuotaServiceClient<Channel>,
     pub policy: PolicyServiceClient<Channel>,
+    pub operator: OperatorServiceClient<Channel>,
     log: Log,
 }
 
 impl Client {
     pub fn new(namespace: String, channel: Channel, log: Log) -> Self {
         let (quota, policy) =
-            (QuotaServiceClient::new(channel.clone()), PolicyServiceClient::new(channel));
-        Self { namespace, quota, policy, log }
+            (QuotaServiceClient::new(channel.clone()), PolicyServiceClient::new(channel.clone()));
+        let operator = OperatorServiceClient::new(channel);
+        Self { namespace, quota, policy, operator, log }
     }
 
     /// The same caller in another namespace.
