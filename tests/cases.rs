@@ -8,10 +8,14 @@ mod support;
 #[path = "support/world.rs"]
 mod world;
 
+#[path = "cases/adjustments.rs"]
+mod adjustments;
 #[path = "cases/all_or_nothing.rs"]
 mod all_or_nothing;
 #[path = "cases/amounts.rs"]
 mod amounts;
+#[path = "cases/audits.rs"]
+mod audits;
 #[path = "cases/billing.rs"]
 mod billing;
 #[path = "cases/billing_changes.rs"]
@@ -42,6 +46,8 @@ mod names;
 mod over_limit;
 #[path = "cases/plans.rs"]
 mod plans;
+#[path = "cases/reconciling.rs"]
+mod reconciling;
 #[path = "cases/refunds.rs"]
 mod refunds;
 #[path = "cases/restart.rs"]

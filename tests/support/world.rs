@@ -8,6 +8,8 @@
 mod calls;
 #[path = "world/leases.rs"]
 mod leases;
+#[path = "world/operators.rs"]
+mod operators;
 #[path = "world/paused.rs"]
 mod paused;
 #[path = "world/promises.rs"]
@@ -245,6 +247,11 @@ impl World {
     /// where it is a transaction or reaches the disk.
     pub fn rounds(&self, full: usize, fewer: usize) -> usize {
         if matches!(self.home, Home::Process(_)) { full } else { fewer }
+    }
+
+    /// The first server's store.
+    pub fn store(&self) -> &SharedStore {
+        &self.servers[0].store
     }
 
     /// The store's time.
