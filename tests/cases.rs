@@ -52,5 +52,9 @@ mod slots;
 mod statuses;
 #[path = "cases/stories.rs"]
 mod stories;
+#[path = "cases/waiting.rs"]
+mod waiting;
+#[path = "cases/waiting_wakes.rs"]
+mod waiting_wakes;
 #[path = "cases/windows.rs"]
 mod windows;

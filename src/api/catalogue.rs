@@ -62,7 +62,13 @@ pub(super) fn refused(refusal: Refusal) -> Status {
 fn draft(refusal: Refusal) -> Draft {
     match refusal {
         Refusal::QuotaExceeded { limits, retry_time, now } => {
-            quota_exceeded(&limits, retry_time, now)
+            let what = "quota exceeded";
+            quota_exceeded(Reason::QuotaExceeded, what, &limits, retry_time, now)
+        }
+        Refusal::WaitTimedOut { limits, retry_time, now, waited } => {
+            let what = format!("waited {waited} for room in vain");
+            quota_exceeded(Reason::WaitTimedOut, &what, &limits, retry_time, now)
+                .with("waited", waited)
         }
         Refusal::InvalidFields(violations) => invalid(&violations),
         Refusal::ReservationNotFound { id } => {
@@ -199,11 +205,17 @@ fn invalid(violations: &[Violation]) -> Draft {
         .bad_request(violations)
 }
 
-fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -> Draft {
+fn quota_exceeded(
+    reason: Reason,
+    what: &str,
+    limits: &[LimitStatus],
+    retry_time: Option<Time>,
+    now: Time,
+) -> Draft {
     let describe = |limit: &LimitStatus| describe(limit, now);
     let texts: Vec<String> = limits.iter().map(describe).collect();
-    let message = format!("quota exceeded: {}", texts.join("; "));
-    let mut draft = Draft::new(ResourceExhausted, Reason::QuotaExceeded, message);
+    let message = format!("{what}: {}", texts.join("; "));
+    let mut draft = Draft::new(ResourceExhausted, reason, message);
     if let Some(first) = limits.first() {
         draft = draft
             .with("limit", &first.counter.limit)
@@ -214,6 +226,9 @@ fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -
             .with("held", first.held)
             .with("requested", first.requested)
             .with("limits_exceeded", limits.len());
+        if first.waiting > 0 {
+            draft = draft.with("waiting", first.waiting);
+        }
         if let Some(available) = first.available() {
             draft = draft.with("available", available);
         }
@@ -246,6 +261,13 @@ fn describe(limit: &LimitStatus, now: Time) -> String {
             _ => Ok(()),
         },
     };
+    match limit.waiting {
+        0 => {}
+        1 => text.push_str("; 1 other waits for it"),
+        waiting => {
+            let _ = write!(text, "; {waiting} others wait for it");
+        }
+    }
     text
 }
 

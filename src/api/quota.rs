@@ -32,8 +32,9 @@ impl QuotaService for QuotaApi {
         call: Request<v1::ReserveRequest>,
     ) -> Result<Response<v1::ReserveResponse>, Status> {
         let deadline = answer_by(call.metadata());
-        let command = request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Reserve(command), deadline).await;
+        let (command, wait) =
+            request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
+        let answer = self.engine.reserve(command, wait, deadline).await;
         let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
         Ok(Response::new(v1::ReserveResponse { reservation, limits, replayed }))
     }

@@ -13,8 +13,8 @@ use futures_util::stream;
 use tokio::sync::broadcast;
 
 use super::{
-    ChangeSet, Changed, Feed, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter,
-    TestClock, Versioned, WriteError,
+    ChangeSet, Changed, CounterFeed, Feed, Loaded, Retention, SharedStore, Store, StoreError,
+    SubjectFilter, TestClock, Versioned, WriteError,
 };
 use crate::domain::counter::Counter;
 use crate::domain::name::SubjectKey;
@@ -233,6 +233,10 @@ impl Store for FaultyStore {
             Some((changed, announced))
         });
         stream::select(self.inner.changes(), announced).boxed()
+    }
+
+    fn counter_changes(&self) -> CounterFeed {
+        self.inner.counter_changes()
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

@@ -18,7 +18,7 @@ pub mod mongo;
 pub mod test_clock;
 
 pub use changes::{Binding, Change, ChangeSet, Loaded, Removal, StoreError, Versioned, WriteError};
-pub use feed::{Changed, Feed};
+pub use feed::{Changed, CounterChanged, CounterFeed, Feed};
 pub use filter::SubjectFilter;
 pub use test_clock::TestClock;
 
@@ -162,6 +162,13 @@ pub trait Store: Send + Sync + 'static {
     /// Follows the changes of policies and subjects, whoever makes them. Silent
     /// where only this process writes.
     fn changes(&self) -> Feed {
+        feed::silent()
+    }
+
+    /// Follows the changes of counters, whoever makes them. Silent where only
+    /// this process writes. A busy store has many: followed only while
+    /// somebody wants to know.
+    fn counter_changes(&self) -> CounterFeed {
         feed::silent()
     }
 

@@ -13,8 +13,8 @@ use thiserror::Error;
 use tracing::warn;
 
 use super::{
-    ChangeSet, Feed, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter, Versioned,
-    WriteError,
+    ChangeSet, CounterFeed, Feed, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter,
+    Versioned, WriteError,
 };
 use crate::domain::counter::Counter;
 use crate::domain::name::SubjectKey;
@@ -306,6 +306,10 @@ impl Store for UnderTestClock {
 
     fn changes(&self) -> Feed {
         self.store.changes()
+    }
+
+    fn counter_changes(&self) -> CounterFeed {
+        self.store.counter_changes()
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

@@ -43,12 +43,12 @@ impl Faults {
     }
 }
 
-/// A Reserve.
+/// A Reserve, and how long it may wait for room.
 ///
 /// # Errors
 ///
 /// Every fault of the request.
-pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, Refusal> {
+pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<(Reserve, Span), Refusal> {
     let mut faults = Faults::default();
     faults.name("namespace", &request.namespace);
     faults.name("reservation_id", &request.reservation_id);
@@ -56,18 +56,14 @@ pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, 
     let ttl = request
         .ttl
         .map_or(Some(DEFAULT_TTL), |ttl| faults.keep(times::span("ttl", ttl, MIN_TTL, MAX_TTL)));
-    if let Some(wait) = request.wait {
-        match faults.keep(times::span("wait", wait, Span::ZERO, MAX_WAIT)) {
-            Some(wait) if wait > Span::ZERO => {
-                faults.add("wait", "waiting is not served by this version; leave it out or send 0");
-            }
-            _ => {}
-        }
-    }
+    let wait = request
+        .wait
+        .and_then(|wait| faults.keep(times::span("wait", wait, Span::ZERO, MAX_WAIT)))
+        .unwrap_or(Span::ZERO);
     resources(&request.resources, &mut faults);
     let labels = request.labels.into_iter().collect();
     check_map("labels", &labels, &mut faults.0);
-    faults.or(Reserve {
+    let reserve = Reserve {
         key: ReservationKey::new(&request.namespace, &request.reservation_id),
         request: Arc::new(Request {
             items,
@@ -77,7 +73,8 @@ pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, 
             labels,
         }),
         principal: principal.to_owned(),
-    })
+    };
+    faults.or((reserve, wait))
 }
 
 /// A Commit.

@@ -48,8 +48,8 @@ pub fn check(
     let mut refused = false;
     let mut limits = Vec::with_capacity(assessed.claims.len());
     for claim in &assessed.claims {
-        let status = claim.status(state, now)?;
-        refused |= claim.refuses(state, &status, now);
+        let (status, refuses) = claim.verdict(state, rules, now)?;
+        refused |= refuses;
         limits.push(status);
     }
     Ok(Usage { limits, refused, now })

@@ -28,7 +28,8 @@ use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
 use super::{
-    ChangeSet, Feed, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned, WriteError,
+    ChangeSet, CounterFeed, Feed, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned,
+    WriteError,
 };
 use crate::domain::counter::Counter;
 use crate::domain::name::SubjectKey;
@@ -200,6 +201,10 @@ impl Store for MongoStore {
 
     fn changes(&self) -> Feed {
         feed::follow(self.collections.database.clone())
+    }
+
+    fn counter_changes(&self) -> CounterFeed {
+        feed::follow_counters(self.collections.counters.clone())
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
