@@ -16,7 +16,6 @@ use super::pulse::Pulse;
 use super::queue::{Pending, Queue};
 use super::wait::{self, Grants, Lines, Room};
 use super::{Error, MonotonicClock, Settings};
-use crate::domain::decide::Command;
 use crate::domain::name::ReservationKey;
 use crate::domain::refusal::Refusal;
 use crate::domain::state::Keys;
@@ -436,10 +435,7 @@ fn changed(outcome: &Outcome) -> bool {
 }
 
 fn reserved(batch: &[Pending]) -> impl Iterator<Item = &ReservationKey> {
-    batch.iter().filter_map(|pending| match &pending.command {
-        Command::Reserve(reserve) => Some(&reserve.key),
-        _ => None,
-    })
+    batch.iter().filter_map(Pending::reserves)
 }
 
 async fn policies(catalog: &Catalog, batch: &[Pending]) -> Result<Policies, StoreError> {

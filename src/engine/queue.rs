@@ -12,7 +12,7 @@ use super::ticket::Ticket;
 use super::wait::{Delivery, Grants, Wait};
 use super::{Error, Settings};
 use crate::domain::decide::{Answer, Command};
-use crate::domain::name::Dimensions;
+use crate::domain::name::{Dimensions, ReservationKey};
 
 /// The most bytes of requests in one batch, so that its transaction stays one
 /// that a small database can hold.
@@ -43,7 +43,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub fn new(command: Command, ticket: Arc<Ticket>, answer: oneshot::Sender<Delivery>) -> Self {
-        let namespace = command.key().namespace().into_owned();
+        let namespace = command.namespace().into_owned();
         let bytes = bytes(&command);
         Self {
             command,
@@ -81,10 +81,18 @@ impl Pending {
             Delivery::granted(answer, self.ticket, queue, grants)
         } else {
             // Somebody is told of the reservation: nobody else's going undoes it.
-            grants.told(self.command.key());
+            grants.told(&answer.reservation.key);
             Delivery::plain(Ok(answer))
         };
         let _ = self.answer.send(delivery);
+    }
+
+    /// The id that it would reserve under.
+    pub fn reserves(&self) -> Option<&ReservationKey> {
+        match &self.command {
+            Command::Reserve(reserve) => Some(&reserve.key),
+            _ => None,
+        }
     }
 
     /// Whether it may go on waiting, however it was refused.
@@ -284,7 +292,8 @@ fn bytes(command: &Command) -> usize {
         Command::Commit(commit) => {
             return 256 + commit.resources.iter().map(String::len).sum::<usize>();
         }
-        Command::Release(_) => return 256,
+        Command::Refund(_) | Command::Adjust(_) => return 1024,
+        Command::Release(_) | Command::Extend(_) | Command::Undo(_) => return 256,
     };
     let map = |map: &Dimensions| map.iter().map(|(k, v)| k.len() + v.len() + 16).sum::<usize>();
     let request = &reserve.request;
@@ -320,7 +329,11 @@ mod tests {
     }
 
     fn ids(batch: &[Pending]) -> Vec<String> {
-        batch.iter().map(|pending| pending.command.key().to_string()).collect()
+        let id = |pending: &Pending| match &pending.command {
+            Command::Release(release) => release.key.to_string(),
+            other => unreachable!("{other:?}"),
+        };
+        batch.iter().map(id).collect()
     }
 
     #[tokio::test]

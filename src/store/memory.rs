@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use super::{
-    Binding, Change, ChangeSet, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned,
-    WriteError,
+    Binding, Change, ChangeSet, Loaded, Retention, Store, StoreError, SubjectFilter, Unbinding,
+    Versioned, WriteError,
 };
 use crate::domain::counter::Counter;
 use crate::domain::event::Event;
@@ -182,14 +182,22 @@ impl Records {
             debug_assert!(!change.proven || guarded.is_ok(), "not proven: {}", change.value.key);
             guarded?;
         }
+        for removal in &changes.removed_reservations {
+            removal.guard(version(self.reservations.get(removal.key.as_str())))?;
+        }
         for change in &changes.subjects {
             change.guard_quietly(version(self.subjects.get(&change.value.key())))?;
         }
         for removal in &changes.removed_subjects {
             removal.guard(version(self.subjects.get(&removal.key)))?;
         }
-        let bound =
-            changes.resources.iter().any(|binding| self.resources.contains_key(&binding.resource));
+        let freed = |binding: &Binding| {
+            let owner = self.resources.get(&binding.resource);
+            let mut freed = changes.removed_resources.iter();
+            freed.any(|freed| freed.resource == binding.resource && Some(&freed.owner) == owner)
+        };
+        let taken = |binding: &Binding| self.resources.contains_key(&binding.resource);
+        let bound = changes.resources.iter().any(|binding| taken(binding) && !freed(binding));
         let applied = changes.policies.iter().any(|policy| {
             let revisions = self.policies.get(&policy.spec.namespace);
             revisions.is_some_and(|all| all.contains_key(&policy.revision))
@@ -202,6 +210,9 @@ impl Records {
             let key = value.key.as_str().to_owned();
             self.reservations.insert(key, Versioned { version, value });
         }
+        for removal in &changes.removed_reservations {
+            self.reservations.remove(removal.key.as_str());
+        }
         for Change { version, value, .. } in changes.counters.iter().cloned() {
             self.counters.insert(value.id.text.clone(), Versioned { version, value });
         }
@@ -210,6 +221,11 @@ impl Records {
         }
         for removal in &changes.removed_subjects {
             self.subjects.remove(&removal.key);
+        }
+        for Unbinding { resource, owner } in &changes.removed_resources {
+            if self.resources.get(resource) == Some(owner) {
+                self.resources.remove(resource);
+            }
         }
         for Binding { resource, owner, .. } in changes.resources.iter().cloned() {
             self.resources.insert(resource, owner);

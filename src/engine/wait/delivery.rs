@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::domain::decide::{Answer, Command, Release};
+use crate::domain::decide::{Answer, Command, Undo};
 use crate::domain::name::ReservationKey;
 use crate::engine::Error;
 use crate::engine::queue::{Pending, Queue};
@@ -26,9 +26,8 @@ struct Grant {
     /// His own.
     caller: Arc<Ticket>,
     /// Of the command that undoes it, should it come to that.
-    undo: Arc<Ticket>,
-    key: ReservationKey,
-    principal: String,
+    ticket: Arc<Ticket>,
+    undo: Undo,
 }
 
 impl Delivery {
@@ -44,10 +43,11 @@ impl Delivery {
         queue: &Arc<Queue>,
         grants: &mut Grants,
     ) -> Self {
-        let (undo, key) = (Arc::<Ticket>::default(), answer.reservation.key.clone());
-        grants.remember(&key, &undo);
-        let principal = answer.reservation.principal.clone();
-        let grant = Grant { queue: Arc::clone(queue), caller, undo, key, principal };
+        let (ticket, key) = (Arc::<Ticket>::default(), answer.reservation.key.clone());
+        grants.remember(&key, &ticket);
+        let tokens = answer.reservation.charges.iter().map(|charge| charge.token).collect();
+        let undo = Undo { key, tokens };
+        let grant = Grant { queue: Arc::clone(queue), caller, ticket, undo };
         Self { outcome: Some(Ok(answer)), grant: Some(grant) }
     }
 
@@ -65,15 +65,10 @@ impl Drop for Delivery {
         }
         // One who was told to ask for the outcome will find it.
         if let Some(grant) = self.grant.take().filter(|grant| !grant.caller.kept()) {
-            let Grant { queue, undo, key, principal, .. } = grant;
-            queue.push_own(Pending::own(undoing(key, principal), undo));
+            let Grant { queue, ticket, undo, .. } = grant;
+            queue.push_own(Pending::own(Command::Undo(undo), ticket));
         }
     }
-}
-
-fn undoing(key: ReservationKey, principal: String) -> Command {
-    let reason = "not delivered".to_owned();
-    Command::Release(Release { key, reason, allow_missing: false, principal })
 }
 
 /// Grants that may yet be undone.

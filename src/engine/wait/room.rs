@@ -154,7 +154,9 @@ impl Room {
                 queue.numbers.insert(number);
             }
         }
-        self.by_key.entry(pending.command.key().clone()).or_default().insert(number);
+        if let Some(key) = pending.reserves() {
+            self.by_key.entry(key.clone()).or_default().insert(number);
+        }
         self.waiters.insert(number, pending);
     }
 
@@ -177,10 +179,12 @@ impl Room {
                 }
             }
         }
-        if let Some(same) = self.by_key.get_mut(pending.command.key()) {
+        if let Some(key) = pending.reserves()
+            && let Some(same) = self.by_key.get_mut(key)
+        {
             same.remove(&number);
             if same.is_empty() {
-                self.by_key.remove(pending.command.key());
+                self.by_key.remove(key);
             }
         }
         Some(pending)

@@ -196,11 +196,12 @@ impl File {
         let (numbers, next) = self.index().numbers(&rows);
         let removed = self.index().removed(changes);
         let committed = self.change(|table| {
-            for (row, number) in rows.iter().zip(&numbers) {
-                table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
-            }
+            // First: a resource that is set free may be bound anew.
             for number in &removed {
                 table.remove(number)?;
+            }
+            for (row, number) in rows.iter().zip(&numbers) {
+                table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
             }
             Ok(())
         });
@@ -210,12 +211,10 @@ impl File {
         }
         let mut index = self.index();
         index.next = next;
+        index.forget(changes);
         for (row, number) in rows.into_iter().zip(numbers) {
             let purge_at = millis(row.purge_at);
             index.add(row.kind, row.key, Place { number, version: row.version, purge_at });
-        }
-        for removal in &changes.removed_subjects {
-            index.by_kind[Kind::Subject as usize].remove(removal.key.as_str());
         }
         Ok(())
     }

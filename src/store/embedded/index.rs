@@ -63,9 +63,15 @@ impl Index {
 
     /// Where the records lie that are to go.
     pub fn removed(&self, changes: &ChangeSet) -> Vec<u64> {
-        let subjects = &self.by_kind[Kind::Subject as usize];
-        let removals = changes.removed_subjects.iter();
-        removals.filter_map(|removal| Some(subjects.get(removal.key.as_str())?.number)).collect()
+        let place = |(kind, key): (Kind, &str)| Some(self.by_kind[kind as usize].get(key)?.number);
+        removals(changes).filter_map(place).collect()
+    }
+
+    /// The records are gone.
+    pub fn forget(&mut self, changes: &ChangeSet) {
+        for (kind, key) in removals(changes) {
+            self.by_kind[kind as usize].remove(key);
+        }
     }
 
     pub fn add(&mut self, kind: Kind, key: String, place: Place) {
@@ -86,6 +92,9 @@ impl Index {
         for change in &changes.reservations {
             change.guard(version(Kind::Reservation, change.value.key.as_str()))?;
         }
+        for removal in &changes.removed_reservations {
+            removal.guard(version(Kind::Reservation, removal.key.as_str()))?;
+        }
         for change in &changes.counters {
             change.guard_quietly(version(Kind::Counter, &change.value.id.text))?;
         }
@@ -95,7 +104,12 @@ impl Index {
         for removal in &changes.removed_subjects {
             removal.guard(version(Kind::Subject, removal.key.as_str()))?;
         }
-        let bound = |binding: &Binding| version(Kind::Resource, binding.resource.as_str());
+        let freed = |binding: &Binding| {
+            changes.removed_resources.iter().any(|freed| freed.resource == binding.resource)
+        };
+        let bound = |binding: &Binding| {
+            version(Kind::Resource, binding.resource.as_str()).filter(|_| !freed(binding))
+        };
         let applied = |policy: &PolicyRevision| {
             let key = RevisionDoc::key(&policy.spec.namespace, policy.revision);
             version(Kind::Policy, &key)
@@ -104,6 +118,15 @@ impl Index {
             || changes.policies.iter().any(|policy| applied(policy).is_some());
         if exists { Err(WriteError::Exists) } else { Ok(()) }
     }
+}
+
+/// The records that go, by kind and key.
+fn removals(changes: &ChangeSet) -> impl Iterator<Item = (Kind, &str)> {
+    let subjects = changes.removed_subjects.iter().map(|r| (Kind::Subject, r.key.as_str()));
+    let reservations =
+        changes.removed_reservations.iter().map(|r| (Kind::Reservation, r.key.as_str()));
+    let resources = changes.removed_resources.iter().map(|r| (Kind::Resource, r.resource.as_str()));
+    subjects.chain(reservations).chain(resources)
 }
 
 pub(super) fn millis(date: Option<bson::DateTime>) -> Option<i64> {
