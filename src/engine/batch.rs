@@ -373,7 +373,8 @@ impl Batcher {
                 // see it yet; a refusal would be final, and perhaps wrong.
                 Err(_) if pending.attempted => self.unsure(pending),
                 Err(refusal) => {
-                    let mut refusal = match &pending.wait {
+                    let over = pending.wait.as_ref().filter(|wait| wait.over);
+                    let mut refusal = match over {
                         Some(wait) => wait.in_vain(refusal),
                         None => refusal,
                     };
