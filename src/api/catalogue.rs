@@ -45,6 +45,21 @@ pub(super) fn failed(error: Error) -> Status {
     draft.build()
 }
 
+/// The same for somebody who watches, and has nothing to send again.
+pub(super) fn watch_failed(error: Error) -> Status {
+    match error {
+        Error::Unavailable(cause) => {
+            let message = format!("{cause}; call again");
+            Draft::new(Unavailable, Reason::StoreUnavailable, message).retry(STORE_RETRY).build()
+        }
+        Error::Overloaded => {
+            let message = "too many are watching; call again a little later";
+            Draft::new(Unavailable, Reason::Overloaded, message).retry(OVERLOAD_RETRY).build()
+        }
+        other => failed(other),
+    }
+}
+
 /// The same for a move of the test clock, which has no id to send again.
 pub(super) fn clock_failed(error: Error) -> Status {
     if error != Error::OutcomeUnknown {

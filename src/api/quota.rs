@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::convert::{answer, request, times};
 use super::deadline::{answer_by, read_by};
 use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command, Usage};
-use crate::engine::Engine;
+use crate::engine::{Engine, Error};
 use crate::proto::v1;
 use crate::proto::v1::quota_service_server::QuotaService;
 
@@ -107,6 +110,26 @@ impl QuotaService for QuotaApi {
         Ok(Response::new(v1::GetReservationResponse { reservation }))
     }
 
+    async fn watch_usage(
+        &self,
+        call: Request<v1::WatchUsageRequest>,
+    ) -> Result<Response<BoxStream<v1::WatchUsageResponse>>, Status> {
+        let query = request::watch(call.into_inner()).map_err(catalogue::refused)?;
+        let request::UsageQuery { namespace, metric, dimensions, .. } = query;
+        let watch = self.engine.watch(namespace, metric, dimensions);
+        let mut watch = watch.map_err(catalogue::watch_failed)?;
+        // Whatever is wrong with the call is told before a stream begins.
+        let first = reading(watch.next().await)?;
+        let rest = stream::unfold(Some(watch), async |watch| {
+            let mut watch = watch?;
+            let next = reading(watch.next().await);
+            let watch = next.is_ok().then_some(watch);
+            Some((next, watch))
+        });
+        let readings = stream::once(std::future::ready(Ok(first))).chain(rest);
+        Ok(Response::new(readings.boxed()))
+    }
+
     async fn get_usage(
         &self,
         call: Request<v1::GetUsageRequest>,
@@ -124,6 +147,12 @@ impl QuotaService for QuotaApi {
             holds_incomplete: false,
         }))
     }
+}
+
+fn reading(usage: Result<Usage, Error>) -> Result<v1::WatchUsageResponse, Status> {
+    let Usage { limits, now, .. } = usage.map_err(catalogue::watch_failed)?;
+    let read_time = Some(times::timestamp(now));
+    Ok(v1::WatchUsageResponse { limits: answer::limits(&limits), read_time })
 }
 
 fn parts(answer: Answer) -> (Option<v1::Reservation>, Vec<v1::LimitStatus>, bool) {

@@ -97,6 +97,14 @@ impl Connection {
         PolicyServiceClient::new(self.channel.clone())
     }
 
+    /// A call that may wait this long before it gets anywhere, on top of the
+    /// time that any call may take.
+    pub fn call_waiting<T>(&self, message: T, wait: Duration) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.timeout.saturating_add(wait));
+        request
+    }
+
     /// A call with the deadline in its metadata, so that the server knows it.
     pub fn call<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);

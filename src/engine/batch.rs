@@ -347,6 +347,9 @@ impl Batcher {
         for change in &changes.reservations {
             self.room.reservation_changed(&change.value.key);
         }
+        for removal in &changes.removed_reservations {
+            self.room.reservation_changed(&removal.key);
+        }
     }
 
     /// Answers everybody, but for those who go on waiting.
@@ -360,7 +363,11 @@ impl Batcher {
                 outcome => answered.push((pending, outcome)),
             }
         }
-        for (pending, outcome) in answered {
+        for (mut pending, outcome) in answered {
+            // One who is answered is not among those who wait.
+            if let Some(wait) = &mut pending.wait {
+                wait.leave();
+            }
             match outcome {
                 Ok(mut answer) => {
                     // What an earlier attempt of this very call has done is its

@@ -16,9 +16,10 @@ mod queue;
 mod read;
 mod ticket;
 mod wait;
+mod watch;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -26,6 +27,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use admin::{OverLimit, PolicyApplied, PolicyChange, SubjectPut};
+pub use watch::Watch;
 
 use crate::domain::decide::{Answer, Command, Reserve};
 use crate::domain::refusal::Refusal;
@@ -55,6 +57,8 @@ pub struct Settings {
     pub waiters: usize,
     /// The most Reserves of one namespace that may wait for room.
     pub waiters_per_namespace: usize,
+    /// The most who may watch usage.
+    pub watchers: usize,
     /// The longest that a caller is kept waiting, whatever his own deadline,
     /// unless he asked to wait for room.
     pub patience: Duration,
@@ -71,6 +75,7 @@ impl Default for Settings {
             batch: 512,
             waiters: 10_000,
             waiters_per_namespace: 2000,
+            watchers: 1000,
             patience: Duration::from_secs(10),
             retention: Span::from_days(30),
         }
@@ -112,6 +117,8 @@ pub struct Engine {
     catalog: Arc<Catalog>,
     pulse: Arc<Pulse>,
     lines: Arc<Lines>,
+    /// How many watch.
+    watchers: Arc<AtomicUsize>,
     doors: admin::Doors,
     /// Keep the catalog up to date, by asking again and again and by being
     /// told; and tell those who wait of what is done elsewhere.
@@ -143,8 +150,19 @@ impl Engine {
             tokio::spawn(Arc::clone(&pulse).follow(Arc::clone(&store))),
         ];
         let doors = admin::Doors::new();
-        let engine =
-            Self { store, settings, clock, queue, catalog, pulse, lines, doors, followers };
+        let watchers = Arc::default();
+        let engine = Self {
+            store,
+            settings,
+            clock,
+            queue,
+            catalog,
+            pulse,
+            lines,
+            watchers,
+            doors,
+            followers,
+        };
         (Arc::new(engine), batches)
     }
 

@@ -83,10 +83,17 @@ impl Ear {
 impl Pulse {
     /// A counter was written.
     pub fn counter_changed(&self, counter: &str) {
+        // Listeners are numbered from 1 on.
+        self.tell_all_but(0, counter);
+    }
+
+    fn tell_all_but(&self, number: u64, counter: &str) {
         if self.wanted.load(Ordering::Acquire) == 0 {
             return;
         }
-        for ear in self.ears().by_counter.get(counter).into_iter().flatten() {
+        let ears = self.ears();
+        let listening = ears.by_counter.get(counter).into_iter().flatten();
+        for ear in listening.filter(|ear| ear.number != number) {
             ear.hear(|heard| {
                 heard.counters.insert(counter.to_owned());
             });
@@ -201,6 +208,11 @@ impl Listener {
     /// Where it is told.
     pub fn ear(&self) -> &Arc<Ear> {
         &self.ear
+    }
+
+    /// Tells the other listeners that something about this counter has changed.
+    pub fn tell_others(&self, counter: &str) {
+        self.pulse.tell_all_but(self.ear.number, counter);
     }
 
     /// Wants to hear of this counter; false when it did already.

@@ -233,6 +233,16 @@ pub fn usage(request: v1::GetUsageRequest) -> Result<UsageQuery, Refusal> {
     faults.or(UsageQuery { namespace, metric, dimensions, at })
 }
 
+/// A `WatchUsage`.
+///
+/// # Errors
+///
+/// Every fault of the request.
+pub fn watch(request: v1::WatchUsageRequest) -> Result<UsageQuery, Refusal> {
+    let v1::WatchUsageRequest { namespace, metric, dimensions } = request;
+    usage(v1::GetUsageRequest { namespace, metric, dimensions, ..v1::GetUsageRequest::default() })
+}
+
 fn items(
     items: Vec<v1::Item>,
     shared: HashMap<String, String>,

@@ -36,6 +36,14 @@ impl Claim<'_> {
         status.named(&self.counter, now)
     }
 
+    /// Instants after `now` at which the standing of the counter changes by
+    /// itself.
+    pub fn changes_at(&self, state: &State<'_>, now: Time) -> impl Iterator<Item = Time> {
+        let returned = state.counter(&self.counter).next_return(now);
+        let ends = [returned, self.counter.window.end(), self.bound_at(now).1];
+        ends.into_iter().flatten().filter(move |at| *at > now)
+    }
+
     /// Where the counter stands, and what the request would mean to it.
     ///
     /// # Errors

@@ -21,6 +21,10 @@ pub struct Usage {
     refused: bool,
     /// The instant.
     pub now: Time,
+    /// The next instant at which something changes by itself: a hold runs out,
+    /// units leave a window, a window or an override ends. `None` where nothing
+    /// will.
+    pub changes_at: Option<Time>,
 }
 
 impl Usage {
@@ -52,7 +56,7 @@ pub fn check(
         refused |= refuses;
         limits.push(status);
     }
-    Ok(Usage { limits, refused, now })
+    Ok(Usage { limits, refused, now, changes_at: None })
 }
 
 /// Where the limits stand that apply to a metric and dimensions: in the
@@ -78,7 +82,9 @@ pub fn usage(
         .map_err(without_item_path)?;
     let now = assessed.now;
     let limits = assessed.claims.iter().map(|claim| claim.at_rest(state, now)).collect();
-    Ok(Usage { limits, refused: false, now })
+    let changes = assessed.claims.iter().flat_map(|claim| claim.changes_at(state, now));
+    let changes_at = changes.min();
+    Ok(Usage { limits, refused: false, now, changes_at })
 }
 
 /// A reservation, found by its id or by a resource bound to it, and the

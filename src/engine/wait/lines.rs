@@ -102,6 +102,7 @@ impl State {
         for counter in counters {
             *self.counters.entry(counter.text.clone()).or_default() += 1;
             first |= self.listener.want_counter(&counter.text);
+            self.listener.tell_others(&counter.text);
         }
         first
     }
@@ -114,6 +115,7 @@ impl State {
                     self.counters.remove(&counter.text);
                     self.listener.forget_counter(&counter.text);
                 }
+                self.listener.tell_others(&counter.text);
             }
         }
     }

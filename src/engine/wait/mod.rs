@@ -71,6 +71,11 @@ impl Wait {
         self.place.is_some()
     }
 
+    /// It stands in line no more.
+    pub fn leave(&mut self) {
+        self.place = None;
+    }
+
     /// Its number in the order of arrival; of those who have none yet the
     /// last.
     pub fn number(&self) -> u64 {
