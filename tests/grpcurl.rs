@@ -135,7 +135,6 @@ async fn what_later_versions_serve_is_unimplemented_not_faked() {
         "quota.v1.QuotaService/Refund",
         "quota.v1.QuotaService/ListReservations",
         "quota.v1.QuotaService/ListUsage",
-        "quota.v1.QuotaService/WatchUsage",
     ] {
         let answer = call(&server, method, json!({})).await;
         assert_eq!(answer.status(), Some(Code::Unimplemented), "{method}: {answer:?}");

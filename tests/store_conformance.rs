@@ -5,6 +5,10 @@
 
 mod support;
 
+#[path = "store_conformance/charged.rs"]
+mod charged;
+#[path = "store_conformance/life.rs"]
+mod life;
 #[path = "store_conformance/listing.rs"]
 mod listing;
 #[path = "store_conformance/records.rs"]
@@ -94,6 +98,18 @@ macro_rules! all_but_durability {
                 subjects_of_a_plan_are_found_among_many,
                 a_listing_goes_on_where_it_was_whatever_changes,
                 revisions_are_listed_newest_first,
+                what_is_charged_is_shown_once_after_its_counters,
+                live_holds_are_shown_soonest_first,
+                a_visitor_may_break_off,
+                counters_and_what_is_charged_to_them_are_of_one_moment,
+                what_is_charged_includes_all_that_was_written_before,
+                reservations_are_listed_newest_first,
+                a_reservation_that_is_made_anew_is_listed_where_it_belongs,
+                counters_are_listed_by_the_end_of_their_windows,
+                a_reservation_is_removed_as_it_was_seen,
+                instants_move_only_where_the_change_says_so,
+                another_reservation_takes_the_place_of_one,
+                a_resource_is_free_again_and_bound_anew,
             ];
         )+}
     };
@@ -116,5 +132,15 @@ mod durable {
     #[tokio::test(flavor = "multi_thread")]
     async fn mongo() {
         suite::records_survive_a_restart(&in_mongo()).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn listings_embedded() {
+        suite::listings_survive_a_restart(&in_folder()).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn listings_mongo() {
+        suite::listings_survive_a_restart(&in_mongo()).await;
     }
 }

@@ -60,6 +60,27 @@ impl CounterId {
             window,
         }
     }
+
+    /// The counters of the same limit, generation and key in all windows: the
+    /// text without its window.
+    pub fn series(&self) -> &str {
+        series_of(&self.text)
+    }
+}
+
+/// The series of the counter with this text.
+pub fn series_of(text: &str) -> &str {
+    // No part has a slash of its own, and the window is the last.
+    text.rsplit_once('/').map_or(text, |(series, _)| series)
+}
+
+/// The series of a limit's counters for a key of these values, in the order of
+/// the names of its dimensions.
+pub fn series(namespace: &str, limit: &str, generation: i64, values: &[&str]) -> String {
+    let generation = generation.to_string();
+    let mut parts = vec![namespace, limit, &generation];
+    parts.extend(values);
+    join_key(parts)
 }
 
 impl PartialEq for CounterId {

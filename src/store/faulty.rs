@@ -13,11 +13,12 @@ use futures_util::stream;
 use tokio::sync::broadcast;
 
 use super::{
-    ChangeSet, Changed, CounterFeed, Feed, Loaded, Retention, SharedStore, Store, StoreError,
-    SubjectFilter, TestClock, Versioned, WriteError,
+    ChangeSet, Changed, CounterFeed, CounterFilter, CounterPlace, Feed, Loaded, ReservationFilter,
+    Retention, SharedStore, Store, StoreError, SubjectFilter, TestClock, Versioned, Visitor,
+    WriteError,
 };
-use crate::domain::counter::Counter;
-use crate::domain::name::SubjectKey;
+use crate::domain::counter::{Counter, CounterId};
+use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
@@ -224,6 +225,36 @@ impl Store for FaultyStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.inner.counters_after(key, limit).await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.charged(counters, held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        self.up()?;
+        self.inner.reservations_before(filter, before, limit).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        self.up()?;
+        self.inner.counters_of(filter, after, limit).await
     }
 
     fn changes(&self) -> Feed {

@@ -1,6 +1,70 @@
 //! Which records a listing asks for.
 
+use crate::domain::counter::series;
 use crate::domain::name::{SubjectKey, join_key};
+use crate::domain::time::Time;
+
+/// Which reservations are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReservationFilter {
+    /// Of this namespace.
+    pub namespace: String,
+    /// Charged to a counter of one of these series, which are of the namespace:
+    /// see [`CounterId::series`](crate::domain::counter::CounterId::series).
+    /// Empty for any, also for those that were charged to none.
+    pub series: Vec<String>,
+    /// Created at this instant or later.
+    pub created_from: Option<Time>,
+    /// Created before this instant.
+    pub created_until: Option<Time>,
+}
+
+/// Which counters are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CounterFilter {
+    /// Of this namespace.
+    pub namespace: String,
+    /// Of this limit.
+    pub limit: String,
+    /// Of this definition of it.
+    pub generation: i64,
+    /// Of these windows.
+    pub windows: Windows,
+}
+
+/// Windows, told apart by when they end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows {
+    /// Those without end.
+    Endless,
+    /// Those that end at this instant.
+    EndingAt(Time),
+    /// Those without end, and those that end after this instant: some of them
+    /// may begin after it too.
+    EndingAfter(Time),
+}
+
+/// Where a counter stands in a listing: counters of windows without end come
+/// first, then those of the window that ends soonest, each by its text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CounterPlace {
+    /// When its window ends.
+    pub end: Option<Time>,
+    /// Its text.
+    pub text: String,
+}
+
+impl CounterFilter {
+    /// How the texts of all counters begin that may be meant.
+    pub(super) fn group(&self) -> String {
+        group(&self.namespace, &self.limit, self.generation)
+    }
+}
+
+/// What the texts of a limit's counters begin with, without a slash at the end.
+pub(super) fn group(namespace: &str, limit: &str, generation: i64) -> String {
+    series(namespace, limit, generation, &[])
+}
 
 /// Which subjects are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

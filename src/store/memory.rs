@@ -8,11 +8,12 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
+use super::lists::{CounterFacts, Lists, ReservationFacts};
 use super::{
-    Binding, Change, ChangeSet, Loaded, Retention, Store, StoreError, SubjectFilter, Unbinding,
-    Versioned, WriteError,
+    Binding, Change, ChangeSet, Charged, CounterFilter, CounterPlace, Loaded, ReservationFilter,
+    Retention, Store, StoreError, SubjectFilter, Unbinding, Versioned, Visitor, WriteError,
 };
-use crate::domain::counter::Counter;
+use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::Event;
 use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
@@ -31,8 +32,9 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Records {
-    reservations: BTreeMap<String, Versioned<Arc<Reservation>>>,
-    counters: BTreeMap<String, Versioned<Counter>>,
+    reservations: BTreeMap<Arc<str>, Versioned<Arc<Reservation>>>,
+    counters: BTreeMap<Arc<str>, Versioned<Counter>>,
+    lists: Lists,
     resources: HashMap<ResourceKey, ReservationKey>,
     // By key, so that they can be listed.
     subjects: BTreeMap<SubjectKey, Versioned<Subject>>,
@@ -137,6 +139,51 @@ impl Store for MemoryStore {
         Ok(page(&self.records().counters, key, limit))
     }
 
+    /// The moment is that of the lock: what is to be shown is gathered under it,
+    /// by reference, and shown afterwards.
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        let (found, reservations) = {
+            let records = self.records();
+            let keys = records.lists.charged(counters, held_after);
+            let reservations = keys.iter().filter_map(|key| records.reservations.get(key));
+            let reservations = reservations.map(|row| Arc::clone(&row.value)).collect::<Vec<_>>();
+            (look_up(counters, |k| records.counters.get(&*k.text)), reservations)
+        };
+        let shown = reservations.into_iter().map(Charged::Reservation);
+        // Whoever has seen enough is shown no more.
+        let _ = [Charged::Counters(found)].into_iter().chain(shown).try_for_each(visit);
+        Ok(())
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        let records = self.records();
+        let keys = records.lists.reservations_before(filter, before, limit);
+        let found = keys.iter().filter_map(|key| records.reservations.get(key));
+        Ok(found.map(|row| Arc::clone(&row.value)).collect())
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        let records = self.records();
+        let keys = records.lists.counters_of(filter, after, limit);
+        let found = keys.iter().filter_map(|key| records.counters.get(key));
+        Ok(found.map(|row| row.value.clone()).collect())
+    }
+
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {
         Ok(self.records().values.get(name).copied())
     }
@@ -166,7 +213,7 @@ impl Records {
     fn load(&self, keys: &Keys) -> Loaded {
         Loaded {
             reservations: look_up(&keys.reservations, |k| self.reservations.get(k.as_str())),
-            counters: look_up(&keys.counters, |k| self.counters.get(&k.text)),
+            counters: look_up(&keys.counters, |k| self.counters.get(&*k.text)),
             resources: look_up(&keys.resources, |k| self.resources.get(k)),
             subjects: look_up(&keys.subjects, |k| self.subjects.get(k)),
         }
@@ -174,7 +221,7 @@ impl Records {
 
     fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {
         for change in &changes.counters {
-            change.guard_quietly(version(self.counters.get(&change.value.id.text)))?;
+            change.guard_quietly(version(self.counters.get(&*change.value.id.text)))?;
         }
         for change in &changes.reservations {
             let guarded = change.guard(version(self.reservations.get(change.value.key.as_str())));
@@ -207,14 +254,28 @@ impl Records {
 
     fn apply(&mut self, changes: &ChangeSet) {
         for Change { version, value, .. } in changes.reservations.iter().cloned() {
-            let key = value.key.as_str().to_owned();
+            let (key, old) = match self.reservations.get_key_value(value.key.as_str()) {
+                Some((key, old)) => (Arc::clone(key), Some(ReservationFacts::of(&old.value))),
+                None => (Arc::from(value.key.as_str()), None),
+            };
+            let facts = ReservationFacts::of(&value);
+            if let Some(old) = old.filter(|_| !self.lists.has_reservation(&key, &facts)) {
+                self.lists.forget_reservation(&key, &old);
+            }
+            self.lists.put_reservation(&key, &facts);
             self.reservations.insert(key, Versioned { version, value });
         }
         for removal in &changes.removed_reservations {
-            self.reservations.remove(removal.key.as_str());
+            if let Some(old) = self.reservations.remove(removal.key.as_str()) {
+                let facts = ReservationFacts::of(&old.value);
+                self.lists.forget_reservation(removal.key.as_str(), &facts);
+            }
         }
         for Change { version, value, .. } in changes.counters.iter().cloned() {
-            self.counters.insert(value.id.text.clone(), Versioned { version, value });
+            let text = self.counters.get_key_value(&*value.id.text).map(|(text, _)| text);
+            let text = text.map_or_else(|| Arc::from(&*value.id.text), Arc::clone);
+            self.lists.put_counter(&text, &CounterFacts::of(&value.id));
+            self.counters.insert(text, Versioned { version, value });
         }
         for Change { version, value, .. } in changes.subjects.iter().cloned() {
             self.subjects.insert(value.key(), Versioned { version, value });
@@ -250,7 +311,11 @@ fn version<T>(present: Option<&Versioned<T>>) -> Option<i64> {
     present.map(|present| present.version)
 }
 
-fn page<T: Clone>(all: &BTreeMap<String, Versioned<T>>, key: Option<&str>, limit: usize) -> Vec<T> {
+fn page<T: Clone>(
+    all: &BTreeMap<Arc<str>, Versioned<T>>,
+    key: Option<&str>,
+    limit: usize,
+) -> Vec<T> {
     let after = key.map_or(Unbounded, Excluded);
     all.range::<str, _>((after, Unbounded)).take(limit).map(|(_, row)| row.value.clone()).collect()
 }

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod document;
 mod feed;
 mod filter;
+mod lists;
 
 pub mod embedded;
 pub mod faulty;
@@ -22,15 +23,17 @@ pub use changes::{
     WriteError,
 };
 pub use feed::{Changed, CounterChanged, CounterFeed, Feed};
-pub use filter::SubjectFilter;
+pub use filter::{CounterFilter, CounterPlace, ReservationFilter, SubjectFilter, Windows};
 pub use test_clock::TestClock;
 
+use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::domain::counter::Counter;
-use crate::domain::name::SubjectKey;
+use crate::domain::counter::{Counter, CounterId};
+use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
@@ -48,6 +51,20 @@ pub enum Retention {
     /// Nothing: the records are dated by another clock than the store's own.
     Nothing,
 }
+
+/// What [`Store::charged`] shows, step by step.
+#[derive(Clone, Debug)]
+pub enum Charged {
+    /// The counters, `None` for one that does not exist. They come first. Where
+    /// they come again, the reading had to begin anew, and all that was shown
+    /// before counts for nothing.
+    Counters(HashMap<Arc<CounterId>, Option<Versioned<Counter>>>),
+    /// A reservation that is charged to one or several of them.
+    Reservation(Arc<Reservation>),
+}
+
+/// Whoever looks at what [`Store::charged`] shows; he may have seen enough.
+pub type Visitor<'v> = dyn FnMut(Charged) -> ControlFlow<()> + Send + 'v;
 
 /// Durable records under version guards.
 ///
@@ -159,6 +176,48 @@ pub trait Store: Send + Sync + 'static {
     async fn counters_after(
         &self,
         key: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError>;
+
+    /// Reads counters and, as of the very same moment, every reservation that
+    /// is charged to any of them, each shown once, whatever their number. With
+    /// `held_after` only those are shown that are not settled and expire later
+    /// than that, the soonest first. Ends early where the visitor breaks off.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged; what was shown is
+    /// then not all there is.
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError>;
+
+    /// The next reservations, newest first: by create time and then by key,
+    /// both falling, after the one of that place.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError>;
+
+    /// The next counters of a limit, in the order of [`CounterPlace`], after
+    /// that place.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError>;
 

@@ -13,11 +13,11 @@ use thiserror::Error;
 use tracing::warn;
 
 use super::{
-    ChangeSet, CounterFeed, Feed, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter,
-    Versioned, WriteError,
+    ChangeSet, CounterFeed, CounterFilter, CounterPlace, Feed, Loaded, ReservationFilter,
+    Retention, SharedStore, Store, StoreError, SubjectFilter, Versioned, Visitor, WriteError,
 };
-use crate::domain::counter::Counter;
-use crate::domain::name::SubjectKey;
+use crate::domain::counter::{Counter, CounterId};
+use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
@@ -302,6 +302,33 @@ impl Store for UnderTestClock {
         limit: usize,
     ) -> Result<Vec<Versioned<Subject>>, StoreError> {
         self.store.subjects_after(filter, key, limit).await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        self.store.charged(counters, held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        self.store.reservations_before(filter, before, limit).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        self.store.counters_of(filter, after, limit).await
     }
 
     fn changes(&self) -> Feed {

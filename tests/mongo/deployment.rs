@@ -29,8 +29,11 @@ async fn the_indexes_are_exactly_those_of_the_design() {
     let mongo = support::mongo();
     let database = mongo.fresh_database();
     let address = StoreAddress::MongoDb(mongo.uri_for(&database));
-    address.open(StoreClock::Own).await.unwrap().close().await;
     let client = Client::with_uri_str(mongo.uri()).await.unwrap();
+    let old = mongodb::IndexModel::builder().keys(doc! { "namespace": 1, "create_time": 1 });
+    let reservations = client.database(&database).collection::<Document>("reservations");
+    reservations.create_index(old.build()).await.unwrap();
+    address.open(StoreClock::Own).await.unwrap().close().await;
     let database = client.database(&database);
     let mut found = BTreeSet::new();
     for name in database.list_collection_names().await.unwrap() {
@@ -45,6 +48,7 @@ async fn the_indexes_are_exactly_those_of_the_design() {
     }
     let expected = [
         r#"counters { "_id": 1 }"#,
+        r#"counters { "namespace": 1, "limit": 1, "window.end": 1, "_id": 1 }"#,
         r#"counters { "purge_at": 1 } ttl 0ns"#,
         r#"events { "_id": 1 }"#,
         r#"events { "namespace": 1, "time": -1 }"#,
@@ -52,8 +56,9 @@ async fn the_indexes_are_exactly_those_of_the_design() {
         r#"policies { "_id": 1 }"#,
         r#"policies { "namespace": 1, "revision": -1 }"#,
         r#"reservations { "_id": 1 }"#,
-        r#"reservations { "charges.counter": 1, "create_time": 1 }"#,
-        r#"reservations { "namespace": 1, "create_time": 1 }"#,
+        r#"reservations { "charges.counter": 1, "expire_time": 1 }"#,
+        r#"reservations { "charges.series": 1, "create_time": 1, "_id": 1 }"#,
+        r#"reservations { "namespace": 1, "create_time": 1, "_id": 1 }"#,
         r#"reservations { "purge_at": 1 } ttl 0ns"#,
         r#"resources { "_id": 1 }"#,
         r#"resources { "purge_at": 1 } ttl 0ns"#,

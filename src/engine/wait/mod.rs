@@ -119,3 +119,6 @@ impl Drop for Leaving {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -76,6 +76,9 @@ struct ItemDoc {
 struct ChargeDoc {
     /// [`CounterId::text`]; indexed.
     counter: String,
+    /// [`CounterId::series`]; indexed, to list what was taken of a limit for a
+    /// key in whichever windows.
+    series: String,
     limit: String,
     metric: String,
     generation: i64,
@@ -300,6 +303,7 @@ impl ChargeDoc {
         let id = &charge.counter;
         Self {
             counter: id.text.clone(),
+            series: id.series().to_owned(),
             limit: id.limit.clone(),
             metric: id.metric.clone(),
             generation: id.generation,
@@ -322,7 +326,7 @@ impl ChargeDoc {
         let window = WindowDoc::window(self.window)?;
         let (limit, metric, key) = (&self.limit, &self.metric, map(self.key));
         let id = CounterId::new(namespace, limit, metric, self.generation, key, window);
-        if id.text != self.counter {
+        if id.text != self.counter || id.series() != self.series {
             return Err(format!("a charge says {}, its fields say {}", self.counter, id.text));
         }
         let position = |n: i64| match usize::try_from(n) {

@@ -1,18 +1,18 @@
 //! The file: reads by place, writes one change set at a time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table};
+use redb::{Database, ReadOnlyTable, ReadableDatabase as _, ReadableTable, Table};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::index::{Index, Place, millis};
-use super::row::{Kind, rows, seal, unseal};
+use super::row::{Head, Kind, Listed, rows, seal, unseal};
 use super::{META, RECORDS};
 use crate::domain::state::Keys;
 use crate::domain::time::Time;
@@ -116,14 +116,13 @@ impl File {
 
     /// The records of these keys that exist.
     pub fn read(&self, kind: Kind, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        let places: Vec<(String, u64)> = {
-            let index = self.index();
-            let of_kind = &index.by_kind[kind as usize];
-            keys.iter()
-                .filter_map(|key| Some(((*key).to_owned(), of_kind.get(*key)?.number)))
-                .collect()
-        };
-        self.read_places(places)
+        self.read_places(self.places(kind, keys))
+    }
+
+    fn places(&self, kind: Kind, keys: &[&str]) -> Vec<(String, u64)> {
+        let index = self.index();
+        let of_kind = &index.by_kind[kind as usize];
+        keys.iter().filter_map(|key| Some(((*key).to_owned(), of_kind.get(*key)?.number))).collect()
     }
 
     pub fn page(
@@ -136,7 +135,7 @@ impl File {
             let index = self.index();
             let after = after.map_or(Unbounded, Excluded);
             let range = index.by_kind[kind as usize].range::<str, _>((after, Unbounded));
-            range.take(limit).map(|(key, place)| (key.clone(), place.number)).collect()
+            range.take(limit).map(|(key, place)| (key.to_string(), place.number)).collect()
         };
         self.read_places(places)
     }
@@ -154,33 +153,42 @@ impl File {
             let index = self.index();
             let range =
                 index.by_kind[kind as usize].range::<str, _>((Excluded(after), Excluded(end)));
-            range.take(limit).map(|(key, place)| (key.clone(), place.number)).collect()
+            range.take(limit).map(|(key, place)| (key.to_string(), place.number)).collect()
         };
         let last = places.last().filter(|_| places.len() == limit).map(|(key, _)| key.clone());
         Ok((self.read_places(places)?, last))
     }
 
-    fn read_places(
-        &self,
-        places: Vec<(String, u64)>,
-    ) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+    fn read_places(&self, places: Vec<(String, u64)>) -> Result<Rows, StoreError> {
         if places.is_empty() {
             return Ok(Vec::new());
         }
         self.with(|database| {
             let transaction = database.begin_read().map_err(|error| unavailable(&error))?;
             let table = transaction.open_table(RECORDS).map_err(|error| unavailable(&error))?;
-            let mut rows = Vec::with_capacity(places.len());
-            for (key, number) in places {
-                // One that retention has just removed is as if it never was.
-                if let Some(value) = table.get(number).map_err(|error| unavailable(&error))? {
-                    let (_, bytes) = unseal(value.value())
-                        .map_err(|message| StoreError::Damaged { key: key.clone(), message })?;
-                    rows.push((key, bytes.to_vec()));
-                }
-            }
-            Ok(rows)
+            rows_at(&table, places)
         })
+    }
+
+    /// Reads the file as it is at a moment when nobody writes: `look` sees the
+    /// index of that moment, and what it gives goes with the records of that
+    /// moment to `read`, which others need not wait for.
+    pub fn at_rest<W, T>(
+        &self,
+        look: impl FnOnce(&Index) -> W,
+        read: impl FnOnce(W, &Snapshot<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.failed.load(Ordering::Acquire) {
+            return Err(unavailable(&"the disk has failed a write"));
+        }
+        let table = self.with(|database| {
+            let transaction = database.begin_read().map_err(|error| unavailable(&error))?;
+            transaction.open_table(RECORDS).map_err(|error| unavailable(&error))
+        })?;
+        let looked = look(&self.index());
+        drop(turn);
+        read(looked, &Snapshot { file: self, table })
     }
 
     pub fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
@@ -195,7 +203,13 @@ impl File {
         }
         let (numbers, next) = self.index().numbers(&rows);
         let removed = self.index().removed(changes);
+        let misplaced = self.index().misplaced(&rows, changes);
+        let mut replaced = Vec::new();
         let committed = self.change(|table| {
+            for number in &misplaced {
+                let old = table.get(number)?;
+                replaced.extend(old.and_then(|old| head(old.value())));
+            }
             // First: a resource that is set free may be bound anew.
             for number in &removed {
                 table.remove(number)?;
@@ -212,9 +226,14 @@ impl File {
         let mut index = self.index();
         index.next = next;
         index.forget(changes);
+        for (key, listed) in &replaced {
+            if let Listed::Reservation(facts) = listed {
+                index.lists.forget_reservation(key, facts);
+            }
+        }
         for (row, number) in rows.into_iter().zip(numbers) {
-            let purge_at = millis(row.purge_at);
-            index.add(row.kind, row.key, Place { number, version: row.version, purge_at });
+            let place = Place { number, version: row.version, purge_at: millis(row.purge_at) };
+            index.add(row.kind, &row.key, place, &row.listed);
         }
         Ok(())
     }
@@ -274,7 +293,7 @@ impl File {
         let due = |place: &Place| place.purge_at.is_some_and(|at| at <= now.as_millis());
         let numbers: Vec<u64> = {
             let index = self.index();
-            let places = index.by_kind.iter().flat_map(BTreeMap::values);
+            let places = index.by_kind.iter().flat_map(std::collections::BTreeMap::values);
             places.filter(|place| due(place)).map(|place| place.number).collect()
         };
         let removed = self.change(|table| {
@@ -287,14 +306,55 @@ impl File {
             self.failed.store(true, Ordering::Release);
             return Err(unavailable(&error));
         }
-        for of_kind in &mut self.index().by_kind {
-            of_kind.retain(|_, place| !due(place));
-        }
         if !numbers.is_empty() {
+            let mut index = self.index();
+            let Index { by_kind, lists, .. } = &mut *index;
+            let gone = by_kind.each_mut().map(|of_kind| {
+                let gone = of_kind.extract_if(.., |_, place| due(place));
+                gone.map(|(key, _)| key).collect::<HashSet<_>>()
+            });
+            lists.forget(&gone[Kind::Reservation as usize], &gone[Kind::Counter as usize]);
             info!(removed = numbers.len(), "retention has removed records");
         }
         Ok(())
     }
+}
+
+/// The records as they were at a moment.
+pub(super) struct Snapshot<'f> {
+    file: &'f File,
+    table: ReadOnlyTable<u64, &'static [u8]>,
+}
+
+impl Snapshot<'_> {
+    /// The records of these keys that existed. Where a record lies never
+    /// changes; one that retention has removed since is passed over.
+    pub fn read(&self, kind: Kind, keys: &[&str]) -> Result<Rows, StoreError> {
+        rows_at(&self.table, self.file.places(kind, keys))
+    }
+}
+
+fn rows_at(
+    table: &impl ReadableTable<u64, &'static [u8]>,
+    places: Vec<(String, u64)>,
+) -> Result<Rows, StoreError> {
+    let mut rows = Vec::with_capacity(places.len());
+    for (key, number) in places {
+        // One that retention has just removed is as if it never was.
+        if let Some(value) = table.get(number).map_err(|error| unavailable(&error))? {
+            let (_, bytes) = unseal(value.value())
+                .map_err(|message| StoreError::Damaged { key: key.clone(), message })?;
+            rows.push((key, bytes.to_vec()));
+        }
+    }
+    Ok(rows)
+}
+
+/// The key of a sealed record, and what listings go by of it.
+fn head(sealed: &[u8]) -> Option<(String, Listed)> {
+    let (kind, bytes) = unseal(sealed).ok()?;
+    let mut head = Head::of(kind, bytes).ok()?;
+    Some((std::mem::take(&mut head.key), head.listed(kind)))
 }
 
 fn unavailable(error: &dyn std::fmt::Display) -> StoreError {

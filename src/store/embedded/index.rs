@@ -1,19 +1,22 @@
 //! Where records are, by their keys: in memory, found again at start.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _};
 
 use super::RECORDS;
-use super::row::{Head, Kind, Row, unseal};
+use super::row::{Head, Kind, Listed, Row, unseal};
 use crate::domain::policy::PolicyRevision;
 use crate::store::document::RevisionDoc;
+use crate::store::lists::Lists;
 use crate::store::{Binding, ChangeSet, WriteError};
 
 /// Where records are.
 #[derive(Default)]
 pub(super) struct Index {
-    pub by_kind: [BTreeMap<String, Place>; Kind::COUNT],
+    pub by_kind: [BTreeMap<Arc<str>, Place>; Kind::COUNT],
+    pub lists: Lists,
     /// The current revision of each namespace's policy.
     pub heads: HashMap<String, i64>,
     pub next: u64,
@@ -38,9 +41,10 @@ impl Index {
             let number = number.value();
             let place = |message| format!("record {number}: {message}");
             let (kind, bytes) = unseal(value.value()).map_err(place)?;
-            let head = Head::of(kind, bytes).map_err(place)?;
-            let purge_at = millis(head.purge_at);
-            index.add(kind, head.key, Place { number, version: head.version, purge_at });
+            let mut head = Head::of(kind, bytes).map_err(place)?;
+            let (key, purge_at) = (std::mem::take(&mut head.key), millis(head.purge_at));
+            let place = Place { number, version: head.version, purge_at };
+            index.add(kind, &key, place, &head.listed(kind));
             index.next = index.next.max(number);
         }
         Ok(index)
@@ -50,7 +54,7 @@ impl Index {
     pub fn numbers(&self, rows: &[Row]) -> (Vec<u64>, u64) {
         let mut next = self.next;
         let number = |row: &Row| {
-            if let Some(place) = self.by_kind[row.kind as usize].get(&row.key) {
+            if let Some(place) = self.by_kind[row.kind as usize].get(&*row.key) {
                 place.number
             } else {
                 next += 1;
@@ -74,16 +78,39 @@ impl Index {
         }
     }
 
-    pub fn add(&mut self, kind: Kind, key: String, place: Place) {
+    pub fn add(&mut self, kind: Kind, key: &str, place: Place, listed: &Listed) {
         if kind == Kind::Policy {
-            let parts = crate::domain::name::split_key(&key);
+            let parts = crate::domain::name::split_key(key);
             let head = self.heads.entry(parts[0].clone()).or_default();
             *head = (*head).max(place.version);
         }
         // Events are only ever read through, never found by key.
-        if kind != Kind::Event {
-            self.by_kind[kind as usize].insert(key, place);
+        if kind == Kind::Event {
+            return;
         }
+        let of_kind = &mut self.by_kind[kind as usize];
+        let known = of_kind.get_key_value(key).map(|(known, _)| Arc::clone(known));
+        let key = known.unwrap_or_else(|| Arc::from(key));
+        match listed {
+            Listed::Reservation(facts) => self.lists.put_reservation(&key, facts),
+            Listed::Counter(facts) => self.lists.put_counter(&key, facts),
+            Listed::Otherwise => {}
+        }
+        of_kind.insert(key, place);
+    }
+
+    /// Where the reservations lie that are listed where they will not belong: a
+    /// row takes the place of another with its id, or they go.
+    pub fn misplaced(&self, rows: &[Row], changes: &ChangeSet) -> Vec<u64> {
+        let of_kind = &self.by_kind[Kind::Reservation as usize];
+        let removed = changes.removed_reservations.iter();
+        let removed = removed.filter_map(|removal| of_kind.get(removal.key.as_str()));
+        let misplaced = |row: &Row| {
+            let Listed::Reservation(facts) = &row.listed else { return None };
+            let place = of_kind.get(&*row.key)?;
+            (!self.lists.has_reservation(&row.key, facts)).then_some(place)
+        };
+        rows.iter().filter_map(misplaced).chain(removed).map(|place| place.number).collect()
     }
 
     pub fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {

@@ -2,10 +2,16 @@
 
 use super::file::File;
 use super::row::Kind;
+use std::sync::Arc;
+
+use crate::domain::counter::Counter;
 use crate::domain::name::SubjectKey;
 use crate::domain::policy::RevisionHead;
+use crate::domain::reservation::Reservation;
 use crate::domain::subject::Subject;
-use crate::store::document::{RevisionDoc, RevisionHeadDoc, SubjectDoc, decode};
+use crate::store::document::{
+    CounterDoc, ReservationDoc, RevisionDoc, RevisionHeadDoc, SubjectDoc, decode,
+};
 use crate::store::{StoreError, SubjectFilter, Versioned};
 
 /// How many subjects are read in one go.
@@ -59,4 +65,23 @@ pub(super) fn subjects_after(
         after = Some(SubjectKey::from_stored(last));
     }
     Ok(found)
+}
+
+/// The reservations of these keys, in this order.
+pub(super) fn reservations(
+    file: &File,
+    keys: &[Arc<str>],
+) -> Result<Vec<Arc<Reservation>>, StoreError> {
+    let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+    let rows = file.read(Kind::Reservation, &keys)?;
+    rows.iter()
+        .map(|(key, bytes)| Ok(decode::<ReservationDoc>(key, bytes)?.record()?.value))
+        .collect()
+}
+
+/// The counters of these keys, in this order.
+pub(super) fn counters(file: &File, keys: &[Arc<str>]) -> Result<Vec<Counter>, StoreError> {
+    let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+    let rows = file.read(Kind::Counter, &keys)?;
+    rows.iter().map(|(key, bytes)| Ok(decode::<CounterDoc>(key, bytes)?.record()?.value)).collect()
 }

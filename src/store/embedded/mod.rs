@@ -7,6 +7,7 @@
 //! at start by reading the file through. Each record carries a checksum, since
 //! redb does not check its pages on every read.
 
+mod charged;
 mod file;
 mod index;
 mod list;
@@ -25,10 +26,11 @@ use tokio::time::Instant;
 use super::clock::Clock;
 use super::document::{CounterDoc, ReservationDoc, RevisionDoc, decode};
 use super::{
-    ChangeSet, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned, WriteError,
+    ChangeSet, CounterFilter, CounterPlace, Loaded, ReservationFilter, Retention, Store,
+    StoreError, SubjectFilter, Versioned, Visitor, WriteError,
 };
-use crate::domain::counter::Counter;
-use crate::domain::name::SubjectKey;
+use crate::domain::counter::{Counter, CounterId};
+use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
@@ -233,6 +235,35 @@ impl Store for EmbeddedStore {
             rows.iter().map(record).collect()
         })
         .await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        charged::charged(&self.file, counters.to_vec(), held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        let keys = self.file.index().lists.reservations_before(filter, before, limit);
+        self.blocking(move |file| list::reservations(file, &keys)).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        let keys = self.file.index().lists.counters_of(filter, after, limit);
+        self.blocking(move |file| list::counters(file, &keys)).await
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

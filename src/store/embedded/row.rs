@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 
+use crate::domain::time::Time;
 use crate::store::document::{
     CounterDoc, EventDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc,
 };
+use crate::store::lists::{CounterFacts, ReservationFacts};
 use crate::store::{ChangeSet, WriteError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,17 @@ pub(super) struct Row {
     pub key: String,
     pub version: i64,
     pub purge_at: Option<bson::DateTime>,
+    pub listed: Listed,
     pub bytes: Vec<u8>,
+}
+
+/// What listings go by of a record.
+#[derive(Debug)]
+pub(super) enum Listed {
+    Reservation(ReservationFacts),
+    Counter(CounterFacts),
+    /// A record of another kind.
+    Otherwise,
 }
 
 /// The part of a document that the index keeps.
@@ -49,6 +61,34 @@ pub(super) struct Head {
     pub revision: i64,
     #[serde(default)]
     pub purge_at: Option<bson::DateTime>,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    limit: String,
+    #[serde(default)]
+    generation: i64,
+    #[serde(default)]
+    window: WindowHead,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    create_time: Option<bson::DateTime>,
+    #[serde(default)]
+    expire_time: Option<bson::DateTime>,
+    #[serde(default)]
+    charges: Vec<ChargeHead>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct WindowHead {
+    end: Option<bson::DateTime>,
+    billing_period: Option<String>,
+}
+
+#[derive(serde::Deserialize)]
+struct ChargeHead {
+    counter: String,
 }
 
 impl Head {
@@ -60,6 +100,29 @@ impl Head {
         }
         Ok(head)
     }
+
+    /// What listings go by.
+    pub fn listed(self, kind: Kind) -> Listed {
+        let time = |date: bson::DateTime| Time::saturating(date.timestamp_millis());
+        let known = |date: Option<bson::DateTime>| date.map_or(Time::MIN, time);
+        match kind {
+            Kind::Reservation => Listed::Reservation(ReservationFacts {
+                namespace: self.namespace,
+                create_time: known(self.create_time),
+                expire_time: known(self.expire_time),
+                open: self.state == "held",
+                counters: self.charges.into_iter().map(|charge| charge.counter).collect(),
+            }),
+            Kind::Counter => {
+                let billed = self.window.billing_period.is_some();
+                let end = self.window.end.map(time);
+                let (namespace, limit) = (&self.namespace, &self.limit);
+                let facts = CounterFacts::new(namespace, limit, self.generation, end, billed);
+                Listed::Counter(facts)
+            }
+            _ => Listed::Otherwise,
+        }
+    }
 }
 
 pub(super) fn rows(changes: &ChangeSet) -> Result<Vec<Row>, WriteError> {
@@ -67,12 +130,15 @@ pub(super) fn rows(changes: &ChangeSet) -> Result<Vec<Row>, WriteError> {
     for change in &changes.reservations {
         let document = ReservationDoc::new(change);
         let key = document.id.clone();
-        rows.push(Row::new(Kind::Reservation, key, change.version, document.purge_at, &document)?);
+        let row = Row::new(Kind::Reservation, key, change.version, document.purge_at, &document)?;
+        let listed = Listed::Reservation(ReservationFacts::of(&change.value));
+        rows.push(Row { listed, ..row });
     }
     for change in &changes.counters {
         let document = CounterDoc::new(change);
         let key = document.id.clone();
-        rows.push(Row::new(Kind::Counter, key, change.version, document.purge_at, &document)?);
+        let row = Row::new(Kind::Counter, key, change.version, document.purge_at, &document)?;
+        rows.push(Row { listed: Listed::Counter(CounterFacts::of(&change.value.id)), ..row });
     }
     for binding in &changes.resources {
         let document = ResourceDoc::new(binding);
@@ -103,7 +169,7 @@ impl Row {
     ) -> Result<Self, WriteError> {
         let bytes = bson::serialize_to_vec(document);
         let bytes = bytes.map_err(|error| WriteError::Failed(error.to_string()))?;
-        Ok(Self { kind, key, version, purge_at, bytes })
+        Ok(Self { kind, key, version, purge_at, listed: Listed::Otherwise, bytes })
     }
 }
 

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::Collection;
 use tokio::time::timeout;
 
@@ -23,7 +23,7 @@ use crate::store::{Loaded, StoreError, SubjectFilter, Versioned};
 
 /// How long a read may take. The driver has no limit of its own once a request
 /// is on its way, and a primary that is paused never answers.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn load(collections: &Collections, keys: &Keys) -> Result<Loaded, StoreError> {
     let (counters, resources, subjects) = tokio::try_join!(
@@ -134,7 +134,7 @@ pub(super) async fn reservations_after(
     limit: usize,
 ) -> Result<Vec<Arc<Reservation>>, StoreError> {
     let documents = page(&collections.reservations, key, limit).await?;
-    let record = |document| Ok(read::<ReservationDoc>(document)?.record()?.value);
+    let record = |document: &RawDocumentBuf| Ok(read::<ReservationDoc>(document)?.record()?.value);
     documents.iter().map(record).collect()
 }
 
@@ -144,7 +144,7 @@ pub(super) async fn counters_after(
     limit: usize,
 ) -> Result<Vec<Counter>, StoreError> {
     let documents = page(&collections.counters, key, limit).await?;
-    let record = |document| Ok(read::<CounterDoc>(document)?.record()?.value);
+    let record = |document: &RawDocumentBuf| Ok(read::<CounterDoc>(document)?.record()?.value);
     documents.iter().map(record).collect()
 }
 
@@ -172,7 +172,7 @@ async fn page(
     collect(collection.find(filter).sort(doc! { "_id": 1 }).limit(limit)).await
 }
 
-async fn collect(
+pub(super) async fn collect(
     find: mongodb::action::Find<'_, RawDocumentBuf>,
 ) -> Result<Vec<RawDocumentBuf>, StoreError> {
     limited(async {
@@ -193,11 +193,13 @@ pub(super) async fn limited<T>(
     timeout(PATIENCE, read).await.map_err(late)?
 }
 
-fn absent<K: Clone + Eq + Hash, V>(keys: &[K]) -> HashMap<K, Option<V>> {
+pub(super) fn absent<K: Clone + Eq + Hash, V>(keys: &[K]) -> HashMap<K, Option<V>> {
     keys.iter().map(|key| (key.clone(), None)).collect()
 }
 
-fn read<'d, D: serde::Deserialize<'d>>(document: &'d RawDocumentBuf) -> Result<D, StoreError> {
+pub(super) fn read<'d, D: serde::Deserialize<'d>>(
+    document: &'d RawDocument,
+) -> Result<D, StoreError> {
     let key = document.get_str("_id").unwrap_or("without a key");
     decode(key, document.as_bytes())
 }

@@ -6,10 +6,12 @@
 //! to the primary, under majority read concern: what an answer rests on cannot
 //! be rolled back.
 
+mod charged;
 mod clock;
 mod error;
 mod failpoint;
 mod feed;
+mod list;
 mod load;
 mod schema;
 mod sessions;
@@ -28,11 +30,11 @@ use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
 use super::{
-    ChangeSet, CounterFeed, Feed, Loaded, Retention, Store, StoreError, SubjectFilter, Versioned,
-    WriteError,
+    ChangeSet, CounterFeed, CounterFilter, CounterPlace, Feed, Loaded, ReservationFilter,
+    Retention, Store, StoreError, SubjectFilter, Versioned, Visitor, WriteError,
 };
-use crate::domain::counter::Counter;
-use crate::domain::name::SubjectKey;
+use crate::domain::counter::{Counter, CounterId};
+use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
 use crate::domain::state::Keys;
@@ -197,6 +199,33 @@ impl Store for MongoStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         load::counters_after(&self.collections, key, limit).await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        charged::charged(&self.collections, counters, held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        list::reservations_before(&self.collections, filter, before, limit).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        list::counters_of(&self.collections, filter, after, limit).await
     }
 
     fn changes(&self) -> Feed {

@@ -14,7 +14,7 @@ use mongodb::{Client, Database, IndexModel};
 
 use tokio::time::timeout;
 
-use super::{ConnectError, error, unreachable};
+use super::{ConnectError, error, list, unreachable};
 use crate::store::Retention;
 
 /// The layout of the documents; raised when an older program could not read
@@ -83,20 +83,20 @@ fn fit(hello: &Document, host: &ServerAddress) -> Result<(), ConnectError> {
     Err(ConnectError::Unfit(message))
 }
 
+/// Indexes that others have replaced: each that is left costs every write.
+const REPLACED: [(&str, &str); 2] = [
+    ("reservations", "charges.counter_1_create_time_1"),
+    ("reservations", "namespace_1_create_time_1"),
+];
+
 /// Creates collections and indexes that are missing, and checks the version
 /// of what is there.
 pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
     check_version(database).await?;
     let plain = |keys: Document| IndexModel::builder().keys(keys).build();
     let collections = [
-        ("counters", vec![]),
-        (
-            "reservations",
-            vec![
-                plain(doc! { "charges.counter": 1, "create_time": 1 }),
-                plain(doc! { "namespace": 1, "create_time": 1 }),
-            ],
-        ),
+        ("counters", vec![plain(list::COUNTERS.keys())]),
+        ("reservations", list::RESERVATIONS.map(|index| plain(index.keys())).into()),
         ("resources", vec![]),
         ("subjects", vec![]),
         ("policies", vec![plain(doc! { "namespace": 1, "revision": -1 })]),
@@ -111,6 +111,9 @@ pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
             && !error.to_string().contains("NamespaceExists")
         {
             return Err(unreachable(error));
+        }
+        for (_, replaced) in REPLACED.into_iter().filter(|(of, _)| *of == name) {
+            drop_index(database, name, replaced).await.map_err(unreachable)?;
         }
         if !indexes.is_empty() {
             let collection = database.collection::<Document>(name);
@@ -143,13 +146,17 @@ pub(super) async fn retain(
                 let index = IndexModel::builder().keys(keys).options(options).build();
                 collection.create_index(index).await?;
             }
-            Retention::Nothing => match collection.drop_index(format!("{field}_1")).await {
-                Err(error) if !error.to_string().contains("IndexNotFound") => return Err(error),
-                _ => {}
-            },
+            Retention::Nothing => drop_index(database, name, &format!("{field}_1")).await?,
         }
     }
     Ok(())
+}
+
+async fn drop_index(database: &Database, name: &str, index: &str) -> mongodb::error::Result<()> {
+    match database.collection::<Document>(name).drop_index(index).await {
+        Err(error) if !error.to_string().contains("IndexNotFound") => Err(error),
+        _ => Ok(()),
+    }
 }
 
 async fn check_version(database: &Database) -> Result<(), ConnectError> {

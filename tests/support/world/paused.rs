@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use quota_authority::domain::counter::Counter;
-use quota_authority::domain::name::SubjectKey;
+use quota_authority::domain::counter::{Counter, CounterId};
+use quota_authority::domain::name::{ReservationKey, SubjectKey};
 use quota_authority::domain::policy::{PolicyRevision, RevisionHead};
 use quota_authority::domain::reservation::Reservation;
 use quota_authority::domain::state::Keys;
 use quota_authority::domain::subject::Subject;
 use quota_authority::domain::time::Time;
 use quota_authority::store::{
-    ChangeSet, CounterFeed, Feed, Loaded, Retention, SharedStore, Store, StoreError, SubjectFilter,
-    TestClock, Versioned, WriteError,
+    ChangeSet, CounterFeed, CounterFilter, CounterPlace, Feed, Loaded, ReservationFilter,
+    Retention, SharedStore, Store, StoreError, SubjectFilter, TestClock, Versioned, Visitor,
+    WriteError,
 };
 use tokio::sync::Notify;
 
@@ -135,6 +136,33 @@ impl Store for PausedStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.inner.counters_after(key, limit).await
+    }
+
+    async fn charged(
+        &self,
+        counters: &[Arc<CounterId>],
+        held_after: Option<Time>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<(), StoreError> {
+        self.inner.charged(counters, held_after, visit).await
+    }
+
+    async fn reservations_before(
+        &self,
+        filter: &ReservationFilter,
+        before: Option<(Time, &ReservationKey)>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+        self.inner.reservations_before(filter, before, limit).await
+    }
+
+    async fn counters_of(
+        &self,
+        filter: &CounterFilter,
+        after: Option<&CounterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        self.inner.counters_of(filter, after, limit).await
     }
 
     fn changes(&self) -> Feed {
