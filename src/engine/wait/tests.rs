@@ -135,7 +135,9 @@ async fn the_instant_at_which_it_could_pass_wakes() {
     let (first, _told) = pending("1", LONG);
     let at = T0.plus(Span::from_millis(100));
     assert!(house.room.take_in(first, &refusal(&["a"], Some(at))).is_ok());
-    house.due(100);
+    for pending in house.room.due(T0, 100) {
+        assert!(house.room.take_in(pending, &refusal(&["a"], Some(at))).is_ok());
+    }
     assert_eq!(house.room.next_look(T0).unwrap(), Instant::now() + Duration::from_millis(100));
     let due = house.room.due(at, 100);
     assert_eq!(due.len(), 1);
@@ -148,7 +150,9 @@ async fn whose_time_is_over_has_a_last_chance() {
     let (short, _told) = pending("short", Span::from_millis(200));
     house.waits("long", &["a"]);
     assert!(house.room.take_in(short, &refusal(&["a"], None)).is_ok());
-    house.due(100);
+    for pending in house.room.due(T0, 100) {
+        assert!(house.room.take_in(pending, &refusal(&["a"], None)).is_ok());
+    }
     advance(Duration::from_millis(200)).await;
     let due = house.room.due(T0, 100);
     assert_eq!(due.len(), 1);
