@@ -15,6 +15,8 @@ mod listing;
 mod records;
 #[path = "store_conformance/suite.rs"]
 mod suite;
+#[path = "store_conformance/trail.rs"]
+mod trail;
 
 use std::sync::Arc;
 
@@ -98,6 +100,10 @@ macro_rules! all_but_durability {
                 subjects_of_a_plan_are_found_among_many,
                 a_listing_goes_on_where_it_was_whatever_changes,
                 revisions_are_listed_newest_first,
+                events_read_back_as_written,
+                events_are_listed_newest_first,
+                refusals_read_back_as_noted,
+                refusals_are_listed_newest_first,
                 what_is_charged_is_shown_once_after_its_counters,
                 live_holds_are_shown_soonest_first,
                 a_visitor_may_break_off,
@@ -121,8 +127,32 @@ all_but_durability! {
     mongo: in_mongo();
 }
 
+mod ring {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn memory() {
+        trail::the_oldest_refusals_make_room(&Place::Memory).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn embedded() {
+        trail::the_oldest_refusals_make_room(&in_folder()).await;
+    }
+}
+
 mod durable {
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn embedded_trail() {
+        trail::the_trail_survives_a_restart(&in_folder()).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn mongo_trail() {
+        trail::the_trail_survives_a_restart(&in_mongo()).await;
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn embedded() {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use tokio::time::Instant;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::convert::{answer, request, times};
 use super::deadline::{answer_by, read_by};
+use super::refused::Asked;
 use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command, Usage};
 use crate::engine::{Engine, Error};
@@ -26,6 +28,23 @@ impl QuotaApi {
     pub fn new(engine: Arc<Engine>) -> Self {
         Self { engine }
     }
+
+    /// Decides a command; a refusal goes into the trail.
+    async fn submit(&self, command: Command, deadline: Option<Instant>) -> Result<Answer, Status> {
+        let asked = Asked::by(&command);
+        let answer = self.engine.submit(command, deadline).await;
+        self.noted(asked, answer)
+    }
+
+    /// What was asked was answered so.
+    fn noted(&self, asked: Asked, answer: Result<Answer, Error>) -> Result<Answer, Status> {
+        if let Err(Error::Refused(refusal)) = &answer
+            && let Some(record) = asked.refused(refusal, self.engine.now())
+        {
+            self.engine.note_refusal(record);
+        }
+        answer.map_err(catalogue::failed)
+    }
 }
 
 #[tonic::async_trait]
@@ -37,8 +56,9 @@ impl QuotaService for QuotaApi {
         let deadline = answer_by(call.metadata());
         let (command, wait) =
             request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
+        let asked = Asked::by(&Command::Reserve(command.clone()));
         let answer = self.engine.reserve(command, wait, deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        let (reservation, limits, replayed) = parts(self.noted(asked, answer)?);
         Ok(Response::new(v1::ReserveResponse { reservation, limits, replayed }))
     }
 
@@ -48,8 +68,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::CommitResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::commit(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Commit(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        let answer = self.submit(Command::Commit(command), deadline).await?;
+        let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::CommitResponse { reservation, limits, replayed }))
     }
 
@@ -59,8 +79,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::release(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Release(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        let answer = self.submit(Command::Release(command), deadline).await?;
+        let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::ReleaseResponse { reservation, limits, replayed }))
     }
 

@@ -73,7 +73,6 @@ pub(super) async fn reserve(args: Reserve) -> Result<u8, Failure> {
         commit: args.commit,
         resources: args.resources,
         labels: parse::map("--label", args.labels)?,
-        ..v1::ReserveRequest::default()
     };
     let server = args.connect.connect().await?;
     let call = server.call_waiting(request, args.wait.unwrap_or_default());

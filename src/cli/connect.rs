@@ -9,6 +9,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::output::{Failure, Output};
 use super::parse;
+use crate::proto::v1::operator_service_client::OperatorServiceClient;
 use crate::proto::v1::policy_service_client::PolicyServiceClient;
 use crate::proto::v1::quota_service_client::QuotaServiceClient;
 
@@ -103,6 +104,11 @@ impl Connection {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout.saturating_add(wait));
         request
+    }
+
+    /// The trail.
+    pub fn operator(&self) -> OperatorServiceClient<Channel> {
+        OperatorServiceClient::new(self.channel.clone())
     }
 
     /// A call with the deadline in its metadata, so that the server knows it.

@@ -16,4 +16,5 @@ pub mod state;
 pub mod status;
 pub mod subject;
 pub mod time;
+pub mod trail;
 pub mod window;

@@ -204,7 +204,7 @@ impl Batcher {
         let mut by_namespace: HashMap<String, Vec<Pending>> = HashMap::new();
         for pending in batch {
             // Who has a place in line keeps it.
-            let Err(pending) = self.room.put_back(pending) else { continue };
+            let Some(pending) = self.room.put_back(pending) else { continue };
             by_namespace.entry(pending.namespace.clone()).or_default().push(pending);
         }
         for (namespace, commands) in by_namespace {
@@ -396,7 +396,7 @@ impl Batcher {
         if self.pulse.closing() {
             return pending.answer(Err(going()));
         }
-        if let Err(pending) = self.room.take_in(pending, refusal) {
+        if let Some(pending) = self.room.take_in(pending, refusal) {
             pending.answer(Err(Error::Overloaded));
         }
     }
@@ -410,11 +410,11 @@ impl Batcher {
                 continue;
             }
             let stays = pending.may_stay() && !self.pulse.closing();
-            let pending = if stays { self.room.put_back(pending) } else { Err(pending) };
-            match pending {
-                Ok(()) => {}
-                Err(pending) if pending.own => self.try_later(pending),
-                Err(pending) => pending.answer(Err(Error::Unavailable(message.to_owned()))),
+            let left = if stays { self.room.put_back(pending) } else { Some(pending) };
+            match left {
+                None => {}
+                Some(pending) if pending.own => self.try_later(pending),
+                Some(pending) => pending.answer(Err(Error::Unavailable(message.to_owned()))),
             }
         }
     }

@@ -15,6 +15,7 @@ mod pulse;
 mod queue;
 mod read;
 mod ticket;
+mod trail;
 mod wait;
 mod watch;
 
@@ -27,6 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use admin::{OverLimit, PolicyApplied, PolicyChange, SubjectPut};
+pub use trail::{TrailMark, TrailPage, TrailQuery};
 pub use watch::Watch;
 
 use crate::domain::decide::{Answer, Command, Reserve};
@@ -38,6 +40,7 @@ use catalog::Catalog;
 use pulse::Pulse;
 use queue::{Pending, Queue};
 use ticket::Ticket;
+use trail::Recorder;
 use wait::{Leaving, Lines, Wait};
 
 /// How much longer than it asked to a Reserve may take when its wait is over,
@@ -65,6 +68,10 @@ pub struct Settings {
     /// How long settled reservations are kept; counters of closed windows
     /// stay twice as long.
     pub retention: Span,
+    /// Of how many reservations the trail is told in the order of time; of
+    /// more, each by itself. Also how many records of a kind are looked at for
+    /// one page of it.
+    pub trail: usize,
 }
 
 impl Default for Settings {
@@ -78,6 +85,7 @@ impl Default for Settings {
             watchers: 1000,
             patience: Duration::from_secs(10),
             retention: Span::from_days(30),
+            trail: 10_000,
         }
     }
 }
@@ -120,6 +128,7 @@ pub struct Engine {
     /// How many watch.
     watchers: Arc<AtomicUsize>,
     doors: admin::Doors,
+    recorder: Recorder,
     /// Keep the catalog up to date, by asking again and again and by being
     /// told; and tell those who wait of what is done elsewhere.
     followers: [JoinHandle<()>; 3],
@@ -143,7 +152,15 @@ impl Engine {
             Arc::clone(&lines),
             Arc::clone(&pulse),
         );
-        let batches = tokio::spawn(batcher.run());
+        let (stop, stopped) = oneshot::channel();
+        let (recorder, records) = Recorder::new(Arc::clone(&store), stopped);
+        let records = tokio::spawn(records);
+        let batches = tokio::spawn(async move {
+            batcher.run().await;
+            // Whoever was refused has been, and what is known of it is written.
+            drop(stop);
+            let _ = records.await;
+        });
         let followers = [
             tokio::spawn(Arc::clone(&catalog).refresh_forever()),
             tokio::spawn(Arc::clone(&catalog).follow_changes()),
@@ -161,6 +178,7 @@ impl Engine {
             lines,
             watchers,
             doors,
+            recorder,
             followers,
         };
         (Arc::new(engine), batches)

@@ -63,7 +63,8 @@ async fn b05_the_dead_hold_up_nobody(world: &mut World) {
     let mut dead = Vec::new();
     for n in 0..5 {
         let caller = world.client_at(line.address()).await;
-        dead.push(waits(&caller, &format!("dead {n}")));
+        let request = client.take(&format!("dead {n}"), 1).wait(LONG).request;
+        dead.push(tokio::spawn(async move { caller.quota.clone().reserve(request).await }));
         client.until_waiting(n + 1).await;
     }
     line.set(Fault::Refuse);
@@ -72,7 +73,7 @@ async fn b05_the_dead_hold_up_nobody(world: &mut World) {
     client.release("A").await.unwrap();
     living.answer().await.unwrap();
     for (n, call) in dead.into_iter().enumerate() {
-        call.0.abort();
+        assert!(call.await.unwrap().is_err());
         client.reservation(&format!("dead {n}")).await.refused(Reason::ReservationNotFound);
     }
     assert_eq!(client.stands("cap").await, (0, 1, 0));

@@ -34,7 +34,7 @@ fn reserve(id: &str, commit: bool) -> decide::Reserve {
             labels: BTreeMap::new(),
             adjustment: false,
         }),
-        principal: String::new(),
+        principal: "test".to_owned(),
     }
 }
 

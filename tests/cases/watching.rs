@@ -108,7 +108,7 @@ async fn b88_a_faulty_watch_is_refused_at_once(world: &mut World) {
     let refused = |client: Client, user: &'static str| async move {
         Watching::of(&client, user).await.map(drop)
     };
-    refused(client.clone(), "").await.invalid(&["dimensions[\"user\"]"]);
+    refused(client.clone(), "").await.invalid(&["dimensions[user]"]);
     refused(client.clone().within(""), "s").await.invalid(&["namespace"]);
     let nowhere = client.clone().within("nowhere");
     refused(nowhere, "s").await.refused(Reason::NamespaceNotFound);

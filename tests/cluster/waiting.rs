@@ -71,7 +71,7 @@ async fn twenty_wait_at_two_servers_and_all_are_served() {
     *released.lock().unwrap() = Instant::now();
     clients[1].clone().release(release("first")).await.unwrap();
     for call in calls {
-        let ended = tokio::time::timeout(Duration::from_secs(60), call).await;
+        let ended = tokio::time::timeout(Duration::from_mins(1), call).await;
         ended.expect("everybody is served").unwrap();
     }
     let mut gaps = gaps.lock().unwrap().clone();

@@ -19,6 +19,7 @@ use crate::records::{
     at, billed, bind, counter, counter_id, counters, event, never_reserved, policy, put, remove,
     reservation, reservations, settled, subject, windowed,
 };
+pub use crate::trail::*;
 
 async fn read_counter(store: &SharedStore, key: &str) -> Option<Versioned<Counter>> {
     let id = counter_id("n", key);

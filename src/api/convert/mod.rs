@@ -6,3 +6,4 @@ pub(super) mod policy;
 pub(super) mod request;
 pub(super) mod subject;
 pub mod times;
+pub(super) mod trail;

@@ -84,6 +84,11 @@ impl Page {
         }
         (page, String::new())
     }
+
+    /// The token of a page that begins after that key, whatever this page has.
+    pub fn lead_on(&self, key: &str) -> String {
+        write(&self.scope, key)
+    }
 }
 
 /// What is said of a token that no page of this request ended with.

@@ -15,13 +15,15 @@
 //! A granted reservation that its caller can no longer be told of is taken
 //! back (see [`delivery`]).
 
+mod ahead;
 mod delivery;
 mod lines;
 mod room;
 
+pub(super) use ahead::Ahead;
 pub(super) use delivery::{Delivery, Grants};
 pub(super) use lines::{Lines, Place};
-pub(super) use room::{Ahead, Room};
+pub(super) use room::Room;
 
 use std::sync::Arc;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Lines, Wait};
+use super::{Lines, Place};
 use crate::domain::counter::CounterId;
-use crate::domain::decide::{Command, Line};
+use crate::domain::decide::Command;
 use crate::domain::name::ReservationKey;
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::Request;
@@ -85,16 +85,12 @@ impl Room {
     }
 
     /// Takes in one that was refused for want of quota, at its place in line
-    /// or, where it has none yet, at the end.
-    ///
-    /// # Errors
-    ///
-    /// Too many wait.
-    pub fn take_in(&mut self, mut pending: Pending, refusal: &Refusal) -> Result<(), Pending> {
+    /// or, where it has none yet, at the end. Gives it back where too many wait.
+    pub fn take_in(&mut self, mut pending: Pending, refusal: &Refusal) -> Option<Pending> {
         let Refusal::QuotaExceeded { limits, retry_time, now } = refusal else {
-            return Err(pending);
+            return Some(pending);
         };
-        let Some(wait) = &mut pending.wait else { return Err(pending) };
+        let Some(wait) = &mut pending.wait else { return Some(pending) };
         let counter = |limit: &LimitStatus| Arc::clone(&limit.counter);
         let counters: Vec<_> = limits.iter().map(counter).collect();
         let first = match &mut wait.place {
@@ -104,7 +100,7 @@ impl Room {
                     *none = Some(place);
                     first
                 }
-                Err(_) => return Err(pending),
+                Err(_) => return Some(pending),
             },
         };
         wait.could_pass = retry_time.filter(|at| at > now);
@@ -115,23 +111,20 @@ impl Room {
             self.heads.extend(names);
         }
         self.put(number, pending);
-        Ok(())
+        None
     }
 
     /// Puts one back that could not be decided; the heads are tried again soon.
-    ///
-    /// # Errors
-    ///
-    /// It never stood here.
-    pub fn put_back(&mut self, pending: Pending) -> Result<(), Pending> {
+    /// Gives back one that never stood here.
+    pub fn put_back(&mut self, pending: Pending) -> Option<Pending> {
         match &pending.wait {
             Some(wait) if wait.has_a_place() => {
                 let number = wait.number();
                 self.put(number, pending);
                 self.next_poll = self.next_poll.min(Instant::now() + SOON);
-                Ok(())
+                None
             }
-            _ => Err(pending),
+            _ => Some(pending),
         }
     }
 
@@ -147,7 +140,7 @@ impl Room {
             if let Some(at) = wait.could_pass {
                 self.retries.insert((at, number));
             }
-            for counter in wait.place.iter().flat_map(|place| place.counters()) {
+            for counter in wait.place.iter().flat_map(Place::counters) {
                 let namespace =
                     || Queue { namespace: pending.namespace.clone(), numbers: BTreeSet::new() };
                 let queue = self.by_counter.entry(counter.text.clone()).or_insert_with(namespace);
@@ -170,7 +163,7 @@ impl Room {
             if let Some(at) = wait.could_pass {
                 self.retries.remove(&(at, number));
             }
-            for counter in wait.place.iter().flat_map(|place| place.counters()) {
+            for counter in wait.place.iter().flat_map(Place::counters) {
                 if let Some(queue) = self.by_counter.get_mut(&counter.text) {
                     queue.numbers.remove(&number);
                     if queue.numbers.is_empty() {
@@ -293,7 +286,7 @@ impl Room {
         {
             self.retries.pop_first();
             let place = self.waiters.get(&number).and_then(|p| p.wait.as_ref()?.place.as_ref());
-            for counter in place.into_iter().flat_map(|place| place.counters()) {
+            for counter in place.into_iter().flat_map(Place::counters) {
                 self.woken.push_back(counter.text.clone());
             }
         }
@@ -334,6 +327,20 @@ impl Room {
         [pass, end, Some(self.next_poll)].into_iter().flatten().min()
     }
 
+    /// The number of the one who has waited longest for this counter.
+    pub fn head(&self, counter: &CounterId) -> Option<u64> {
+        self.by_counter.get(&counter.text)?.numbers.first().copied()
+    }
+
+    /// What somebody asks for who waits under this id.
+    pub fn asked_under(&self, key: &ReservationKey) -> Option<&Arc<Request>> {
+        let number = self.by_key.get(key)?.first()?;
+        match &self.waiters.get(number)?.command {
+            Command::Reserve(reserve) => Some(&reserve.request),
+            _ => None,
+        }
+    }
+
     /// Sends all away.
     pub fn dismiss(&mut self, error: &Error) {
         for (_, pending) in std::mem::take(&mut self.waiters) {
@@ -351,70 +358,8 @@ fn duration(span: Span) -> Duration {
     Duration::from_millis(span.as_millis().unsigned_abs())
 }
 
-/// Those who wait before the command that is decided next: the ones in the
-/// room, and the ones of its batch that stay.
-#[derive(Debug)]
-pub struct Ahead<'r> {
-    room: &'r Room,
-    counters: HashSet<Arc<CounterId>>,
-    requests: HashMap<ReservationKey, Arc<Request>>,
-    /// The number of the one that is decided.
-    number: u64,
-}
-
 impl std::fmt::Debug for Room {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Room").field("waiters", &self.waiters.len()).finish_non_exhaustive()
-    }
-}
-
-impl<'r> Ahead<'r> {
-    pub fn of(room: &'r Room) -> Self {
-        let (counters, requests) = (HashSet::new(), HashMap::new());
-        Self { room, counters, requests, number: u64::MAX }
-    }
-
-    /// Whether anybody waits at all.
-    pub fn anybody(&self) -> bool {
-        !self.room.is_empty() || !self.counters.is_empty()
-    }
-
-    /// This one is decided next.
-    pub fn next(&mut self, pending: &Pending) {
-        self.number = pending.wait.as_ref().map_or(u64::MAX, Wait::number);
-    }
-
-    /// This one stays.
-    pub fn stays(&mut self, pending: &Pending, refusal: &Refusal) {
-        if let Refusal::QuotaExceeded { limits, .. } = refusal {
-            self.counters.extend(limits.iter().map(|limit| Arc::clone(&limit.counter)));
-        }
-        if let Command::Reserve(reserve) = &pending.command {
-            let request = Arc::clone(&reserve.request);
-            self.requests.entry(reserve.key.clone()).or_insert(request);
-        }
-    }
-
-    /// What somebody asks for who waits under this id.
-    pub fn asked_under(&self, key: &ReservationKey) -> Option<&Arc<Request>> {
-        let in_room = || {
-            let number = self.room.by_key.get(key)?.first()?;
-            match &self.room.waiters.get(number)?.command {
-                Command::Reserve(reserve) => Some(&reserve.request),
-                _ => None,
-            }
-        };
-        self.requests.get(key).or_else(in_room)
-    }
-}
-
-impl Line for Ahead<'_> {
-    fn stands(&self, counter: &CounterId) -> bool {
-        let earlier = || {
-            let first = self.room.by_counter.get(&counter.text)?.numbers.first()?;
-            Some(*first < self.number)
-        };
-        (!self.counters.is_empty() && self.counters.contains(counter))
-            || (!self.room.is_empty() && earlier().unwrap_or(false))
     }
 }

@@ -20,6 +20,8 @@ use crate::store::Retention;
 /// The layout of the documents; raised when an older program could not read
 /// or would damage what a newer one writes.
 const SCHEMA_VERSION: i64 = 1;
+/// How many bytes of refusals are kept.
+const REFUSALS: u64 = 64 << 20;
 /// How long a host may take to say what it is.
 const HELLO: Duration = Duration::from_secs(5);
 
@@ -94,19 +96,32 @@ const REPLACED: [(&str, &str); 2] = [
 pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
     check_version(database).await?;
     let plain = |keys: Document| IndexModel::builder().keys(keys).build();
+    let trail = doc! { "namespace": 1, "time": -1, "_id": -1 };
+    let of_subject = doc! { "namespace": 1, "subject": 1, "time": -1, "_id": -1 };
+    // Few events concern one.
+    let concerning = doc! { "reservation_id": { "$exists": true } };
+    let of_reservation = IndexModel::builder()
+        .keys(doc! { "namespace": 1, "reservation_id": 1, "time": -1, "_id": -1 })
+        .options(IndexOptions::builder().partial_filter_expression(concerning).build())
+        .build();
     let collections = [
         ("counters", vec![plain(list::COUNTERS.keys())]),
         ("reservations", list::RESERVATIONS.map(|index| plain(index.keys())).into()),
         ("resources", vec![]),
         ("subjects", vec![]),
         ("policies", vec![plain(doc! { "namespace": 1, "revision": -1 })]),
-        ("events", vec![plain(doc! { "namespace": 1, "time": -1 })]),
+        ("events", vec![plain(trail.clone()), plain(of_subject), of_reservation]),
+        ("refusals", vec![plain(trail)]),
         ("servers", vec![]),
     ];
     for (name, indexes) in collections {
         // A transaction on a collection that does not exist would create it
         // under a lock that makes concurrent ones fail.
-        let created = database.create_collection(name).await;
+        let create = database.create_collection(name);
+        let created = match name {
+            "refusals" => create.capped(true).size(REFUSALS).await,
+            _ => create.await,
+        };
         if let Err(error) = created
             && !error.to_string().contains("NamespaceExists")
         {
@@ -125,10 +140,11 @@ pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
 
 /// The indexes by which MongoDB removes what is due: collection, field, and how
 /// long after the time in it.
-const REMOVALS: [(&str, &str, Duration); 4] = [
+const REMOVALS: [(&str, &str, Duration); 5] = [
     ("counters", "purge_at", Duration::ZERO),
     ("reservations", "purge_at", Duration::ZERO),
     ("resources", "purge_at", Duration::ZERO),
+    ("events", "purge_at", Duration::ZERO),
     ("servers", "beat", Duration::from_hours(24)),
 ];
 
