@@ -66,5 +66,13 @@ mod statuses;
 mod stories;
 #[path = "cases/trail.rs"]
 mod trail;
+#[path = "cases/waiting.rs"]
+mod waiting;
+#[path = "cases/waiting_undone.rs"]
+mod waiting_undone;
+#[path = "cases/waiting_wakes.rs"]
+mod waiting_wakes;
+#[path = "cases/watching.rs"]
+mod watching;
 #[path = "cases/windows.rs"]
 mod windows;

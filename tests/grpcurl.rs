@@ -142,7 +142,6 @@ async fn what_later_versions_serve_is_unimplemented_not_faked() {
         "quota.v1.QuotaService/Refund",
         "quota.v1.QuotaService/ListReservations",
         "quota.v1.QuotaService/ListUsage",
-        "quota.v1.QuotaService/WatchUsage",
         "quota.v1.OperatorService/AdjustUsage",
         "quota.v1.OperatorService/Audit",
         "quota.v1.OperatorService/Repair",

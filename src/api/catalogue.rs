@@ -46,6 +46,21 @@ pub(super) fn failed(error: Error) -> Status {
     draft.build()
 }
 
+/// The same for somebody who watches, and has nothing to send again.
+pub(super) fn watch_failed(error: Error) -> Status {
+    match error {
+        Error::Unavailable(cause) => {
+            let message = format!("{cause}; call again");
+            Draft::new(Unavailable, Reason::StoreUnavailable, message).retry(STORE_RETRY).build()
+        }
+        Error::Overloaded => {
+            let message = "too many are watching; call again a little later";
+            Draft::new(Unavailable, Reason::Overloaded, message).retry(OVERLOAD_RETRY).build()
+        }
+        other => failed(other),
+    }
+}
+
 /// The same for a move of the test clock, which has no id to send again.
 pub(super) fn clock_failed(error: Error) -> Status {
     if error != Error::OutcomeUnknown {
@@ -69,7 +84,13 @@ pub(super) fn told(refusal: Refusal) -> (String, String, HashMap<String, String>
 fn draft(refusal: Refusal) -> Draft {
     match refusal {
         Refusal::QuotaExceeded { limits, retry_time, now } => {
-            quota_exceeded(&limits, retry_time, now)
+            let what = "quota exceeded";
+            quota_exceeded(Reason::QuotaExceeded, what, &limits, retry_time, now)
+        }
+        Refusal::WaitTimedOut { limits, retry_time, now, waited } => {
+            let what = format!("waited {waited} for room in vain");
+            quota_exceeded(Reason::WaitTimedOut, &what, &limits, retry_time, now)
+                .with("waited", waited)
         }
         Refusal::InvalidFields(violations) => invalid(&violations),
         Refusal::ReservationNotFound { id } => {
@@ -237,11 +258,17 @@ fn invalid(violations: &[Violation]) -> Draft {
         .bad_request(violations)
 }
 
-fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -> Draft {
+fn quota_exceeded(
+    reason: Reason,
+    what: &str,
+    limits: &[LimitStatus],
+    retry_time: Option<Time>,
+    now: Time,
+) -> Draft {
     let describe = |limit: &LimitStatus| describe(limit, now);
     let texts: Vec<String> = limits.iter().map(describe).collect();
-    let message = format!("quota exceeded: {}", texts.join("; "));
-    let mut draft = Draft::new(ResourceExhausted, Reason::QuotaExceeded, message);
+    let message = format!("{what}: {}", texts.join("; "));
+    let mut draft = Draft::new(ResourceExhausted, reason, message);
     if let Some(first) = limits.first() {
         draft = draft
             .with("limit", &first.counter.limit)
@@ -252,6 +279,9 @@ fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -
             .with("held", first.held)
             .with("requested", first.requested)
             .with("limits_exceeded", limits.len());
+        if first.waiting > 0 {
+            draft = draft.with("waiting", first.waiting);
+        }
         if let Some(available) = first.available() {
             draft = draft.with("available", available);
         }
@@ -284,6 +314,13 @@ fn describe(limit: &LimitStatus, now: Time) -> String {
             _ => Ok(()),
         },
     };
+    match limit.waiting {
+        0 => {}
+        1 => text.push_str("; 1 other waits for it"),
+        waiting => {
+            let _ = write!(text, "; {waiting} others wait for it");
+        }
+    }
     text
 }
 

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use tokio::time::Instant;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::convert::{answer, request, times};
@@ -30,6 +33,11 @@ impl QuotaApi {
     async fn submit(&self, command: Command, deadline: Option<Instant>) -> Result<Answer, Status> {
         let asked = Asked::by(&command);
         let answer = self.engine.submit(command, deadline).await;
+        self.noted(asked, answer)
+    }
+
+    /// What was asked was answered so.
+    fn noted(&self, asked: Asked, answer: Result<Answer, Error>) -> Result<Answer, Status> {
         if let Err(Error::Refused(refusal)) = &answer {
             self.engine.note_refusal(|| asked.refused(refusal, self.engine.now()));
         }
@@ -44,9 +52,11 @@ impl QuotaService for QuotaApi {
         call: Request<v1::ReserveRequest>,
     ) -> Result<Response<v1::ReserveResponse>, Status> {
         let deadline = answer_by(call.metadata());
-        let command = request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.submit(Command::Reserve(command), deadline).await?;
-        let (reservation, limits, replayed) = parts(answer);
+        let (command, wait) =
+            request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
+        let asked = Asked::by(&Command::Reserve(command.clone()));
+        let answer = self.engine.reserve(command, wait, deadline).await;
+        let (reservation, limits, replayed) = parts(self.noted(asked, answer)?);
         Ok(Response::new(v1::ReserveResponse { reservation, limits, replayed }))
     }
 
@@ -118,6 +128,26 @@ impl QuotaService for QuotaApi {
         Ok(Response::new(v1::GetReservationResponse { reservation }))
     }
 
+    async fn watch_usage(
+        &self,
+        call: Request<v1::WatchUsageRequest>,
+    ) -> Result<Response<BoxStream<v1::WatchUsageResponse>>, Status> {
+        let query = request::watch(call.into_inner()).map_err(catalogue::refused)?;
+        let request::UsageQuery { namespace, metric, dimensions, .. } = query;
+        let watch = self.engine.watch(namespace, metric, dimensions);
+        let mut watch = watch.map_err(catalogue::watch_failed)?;
+        // Whatever is wrong with the call is told before a stream begins.
+        let first = reading(watch.next().await)?;
+        let rest = stream::unfold(Some(watch), async |watch| {
+            let mut watch = watch?;
+            let next = reading(watch.next().await);
+            let watch = next.is_ok().then_some(watch);
+            Some((next, watch))
+        });
+        let readings = stream::once(std::future::ready(Ok(first))).chain(rest);
+        Ok(Response::new(readings.boxed()))
+    }
+
     async fn get_usage(
         &self,
         call: Request<v1::GetUsageRequest>,
@@ -135,6 +165,12 @@ impl QuotaService for QuotaApi {
             holds_incomplete: false,
         }))
     }
+}
+
+fn reading(usage: Result<Usage, Error>) -> Result<v1::WatchUsageResponse, Status> {
+    let Usage { limits, now, .. } = usage.map_err(catalogue::watch_failed)?;
+    let read_time = Some(times::timestamp(now));
+    Ok(v1::WatchUsageResponse { limits: answer::limits(&limits), read_time })
 }
 
 fn parts(answer: Answer) -> (Option<v1::Reservation>, Vec<v1::LimitStatus>, bool) {

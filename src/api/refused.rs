@@ -12,7 +12,7 @@ use crate::domain::reservation::Request;
 use crate::domain::time::Time;
 
 /// What is told of a refusal besides its limits, where it has some.
-const BESIDES_LIMITS: [&str; 2] = ["limits_exceeded", "retry_time"];
+const BESIDES_LIMITS: [&str; 3] = ["limits_exceeded", "retry_time", "waited"];
 
 /// What was asked, until it is known whether it is refused.
 pub(super) struct Asked {
@@ -60,7 +60,7 @@ impl Asked {
     pub fn refused(self, refusal: &Refusal, now: Time) -> Option<RefusalRecord> {
         let time = match refusal {
             Refusal::InvalidFields(_) | Refusal::NamespaceNotFound { .. } => return None,
-            Refusal::QuotaExceeded { now, .. } => *now,
+            Refusal::QuotaExceeded { now, .. } | Refusal::WaitTimedOut { now, .. } => *now,
             _ => now,
         };
         let limits = failing(refusal).to_vec();

@@ -1,5 +1,7 @@
 //! `quotad reserve`, `commit`, `release`, `check` and `usage`.
 
+use std::time::Duration;
+
 use clap::Args;
 use prost_types::Timestamp;
 use tonic::Code;
@@ -39,6 +41,10 @@ pub(super) struct Reserve {
     /// How long the hold lasts, 1s to 24h; 60s by default.
     #[arg(long, value_name = "LENGTH", value_parser = parse::length)]
     ttl: Option<Span>,
+    /// How long to wait for room, such as 30s; not at all by default. What
+    /// --timeout allows comes on top.
+    #[arg(long, value_name = "LENGTH", value_parser = parse::patience)]
+    wait: Option<Duration>,
     /// Commit in the same step.
     #[arg(long)]
     commit: bool,
@@ -63,13 +69,14 @@ pub(super) async fn reserve(args: Reserve) -> Result<u8, Failure> {
         items: args.ask.items,
         dimensions: parse::map("-d", args.ask.dims)?,
         ttl: args.ttl.map(times::duration),
+        wait: args.wait.and_then(|wait| wait.try_into().ok()),
         commit: args.commit,
         resources: args.resources,
         labels: parse::map("--label", args.labels)?,
-        ..v1::ReserveRequest::default()
     };
     let server = args.connect.connect().await?;
-    let answer = server.quota().reserve(server.call(request)).await.map_err(|status| {
+    let call = server.call_waiting(request, args.wait.unwrap_or_default());
+    let answer = server.quota().reserve(call).await.map_err(|status| {
         let refused = matches!(
             status.code(),
             Code::InvalidArgument

@@ -12,6 +12,7 @@ mod parse;
 mod policy;
 mod serve;
 mod subject;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -75,6 +76,9 @@ enum Command {
     /// See where the limits stand.
     #[command(after_help = EXIT_CODES)]
     Usage(calls::Usage),
+    /// See where the limits stand, now and at every change.
+    #[command(after_help = EXIT_CODES)]
+    Watch(watch::Watch),
     /// Check, compare, apply and show policies.
     #[command(subcommand, after_help = EXIT_CODES)]
     Policy(policy::Command),
@@ -114,6 +118,7 @@ async fn dispatch(command: Command) -> ExitCode {
         Command::Release(args) => (args.connect.output(), calls::release(args).await),
         Command::Check(args) => (args.connect.output(), calls::check(args).await),
         Command::Usage(args) => (args.connect.output(), calls::usage(args).await),
+        Command::Watch(args) => (args.connect.output(), watch::watch(args).await),
         Command::Policy(command) => (command.output(), policy::run(command).await),
         Command::Subject(command) => (command.output(), subject::run(command).await),
         Command::Events(args) => (args.connect.output(), events::events(args).await),

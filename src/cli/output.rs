@@ -34,7 +34,7 @@ macro_rules! named {
 named! {
     ApplyPolicyResponse CheckResponse CommitResponse DeleteSubjectResponse Event GetPolicyResponse
     GetSubjectResponse GetUsageResponse PolicyRevision PutSubjectResponse ReleaseResponse
-    ReserveResponse Subject
+    ReserveResponse Subject WatchUsageResponse
 }
 
 /// How answers are printed.
@@ -215,6 +215,7 @@ mod tests {
             v1::ReleaseResponse::NAME,
             v1::ReserveResponse::NAME,
             v1::Subject::NAME,
+            v1::WatchUsageResponse::NAME,
         ] {
             assert!(json(name, &[]).is_ok(), "{name}");
         }

@@ -233,6 +233,19 @@ impl World {
         Client::new(self.namespace.clone(), channel, self.log.clone())
     }
 
+    /// Where the server of that number listens.
+    pub fn address(&self, server: usize) -> SocketAddr {
+        self.servers[server].server.address
+    }
+
+    /// A client with a connection of its own, to a server or what stands before
+    /// it.
+    pub async fn client_at(&self, address: SocketAddr) -> Client {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+        let channel = endpoint.connect().await.expect("a connection");
+        Client::new(self.namespace.clone(), channel, self.log.clone())
+    }
+
     /// An id that nobody has used.
     pub fn fresh(&self) -> String {
         format!("id-{}", self.ids.fetch_add(1, Ordering::Relaxed))
