@@ -28,6 +28,10 @@ mod contention;
 mod expiry;
 #[path = "cases/idempotency.rs"]
 mod idempotency;
+#[path = "cases/late.rs"]
+mod late;
+#[path = "cases/leases.rs"]
+mod leases;
 #[path = "cases/levels.rs"]
 mod levels;
 #[path = "cases/listings.rs"]
@@ -38,6 +42,8 @@ mod names;
 mod over_limit;
 #[path = "cases/plans.rs"]
 mod plans;
+#[path = "cases/refunds.rs"]
+mod refunds;
 #[path = "cases/restart.rs"]
 mod restart;
 #[path = "cases/retry.rs"]

@@ -7,6 +7,8 @@ mod support;
 
 #[path = "store_conformance/charged.rs"]
 mod charged;
+#[path = "store_conformance/life.rs"]
+mod life;
 #[path = "store_conformance/listing.rs"]
 mod listing;
 #[path = "store_conformance/records.rs"]
@@ -110,6 +112,10 @@ macro_rules! all_but_durability {
                 reservations_are_listed_newest_first,
                 a_reservation_that_is_made_anew_is_listed_where_it_belongs,
                 counters_are_listed_by_the_end_of_their_windows,
+                a_reservation_is_removed_as_it_was_seen,
+                instants_move_only_where_the_change_says_so,
+                another_reservation_takes_the_place_of_one,
+                a_resource_is_free_again_and_bound_anew,
             ];
         )+}
     };

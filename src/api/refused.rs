@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::catalogue;
-use crate::domain::decide::Command;
+use crate::domain::decide::{Command, FindBy};
 use crate::domain::event::{RefusalRecord, failing};
-use crate::domain::name::{Dimensions, ReservationKey};
+use crate::domain::name::Dimensions;
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::Request;
 use crate::domain::time::Time;
@@ -16,7 +16,9 @@ const BESIDES_LIMITS: [&str; 2] = ["limits_exceeded", "retry_time"];
 
 /// What was asked, until it is known whether it is refused.
 pub(super) struct Asked {
-    key: ReservationKey,
+    namespace: String,
+    /// Empty where it was asked for by resource.
+    reservation_id: String,
     call: &'static str,
     request: Option<Arc<Request>>,
     principal: String,
@@ -25,15 +27,32 @@ pub(super) struct Asked {
 impl Asked {
     /// What a command asks.
     pub fn by(command: &Command) -> Self {
-        let key = command.key().clone();
-        let (call, request, principal) = match command {
-            Command::Reserve(reserve) => {
-                ("reserve", Some(Arc::clone(&reserve.request)), &reserve.principal)
+        let (call, key, principal) = match command {
+            Command::Reserve(reserve) => ("reserve", Some(&reserve.key), &*reserve.principal),
+            Command::Commit(commit) => ("commit", Some(&commit.key), &*commit.principal),
+            Command::Release(release) => ("release", Some(&release.key), &*release.principal),
+            Command::Extend(extend) => ("extend", Some(&extend.key), &*extend.principal),
+            Command::Refund(refund) => {
+                let key = match &refund.find_by {
+                    FindBy::Id(key) => Some(key),
+                    FindBy::Resource(_) => None,
+                };
+                ("refund", key, &*refund.principal)
             }
-            Command::Commit(commit) => ("commit", None, &commit.principal),
-            Command::Release(release) => ("release", None, &release.principal),
+            Command::Adjust(adjust) => ("adjust", Some(&adjust.key), &*adjust.principal),
+            Command::Undo(undo) => ("undo", Some(&undo.key), ""),
         };
-        Self { key, call, request, principal: principal.clone() }
+        let request = match command {
+            Command::Reserve(reserve) => Some(Arc::clone(&reserve.request)),
+            _ => None,
+        };
+        Self {
+            namespace: command.namespace().into_owned(),
+            reservation_id: key.map(|key| key.id().into_owned()).unwrap_or_default(),
+            call,
+            request,
+            principal: principal.to_owned(),
+        }
     }
 
     /// The record of its refusal at `now`. There is none of a call that was not
@@ -51,10 +70,10 @@ impl Asked {
             details.retain(|name, _| BESIDES_LIMITS.contains(&name.as_str()));
         }
         Some(RefusalRecord {
-            namespace: self.key.namespace().into_owned(),
+            namespace: self.namespace,
             time,
             principal: self.principal,
-            reservation_id: self.key.id().into_owned(),
+            reservation_id: self.reservation_id,
             call: self.call.to_owned(),
             reason,
             items: self.request.map_or_else(Vec::new, |request| request.items.clone()),

@@ -10,6 +10,7 @@ pub mod event;
 pub mod invariants;
 pub mod name;
 pub mod policy;
+pub mod recount;
 pub mod refusal;
 pub mod reservation;
 pub mod state;

@@ -156,7 +156,7 @@ impl<'r> Charged<'r> {
     /// What a step did to each counter.
     fn step(&mut self, entry: &HistoryEntry) -> Vec<CounterChange> {
         let mut changes = Vec::new();
-        for (charge, holding) in self.charges.iter().zip(&mut self.held) {
+        for (n, (charge, holding)) in self.charges.iter().zip(&mut self.held).enumerate() {
             let units = sum(charge, &entry.amounts);
             let (used, held) = match entry.event {
                 HistoryEvent::Reserved if self.at_once => (0, 0),
@@ -164,6 +164,12 @@ impl<'r> Charged<'r> {
                 // One that comes after the expiry finds nothing held any more.
                 HistoryEvent::Committed => (units, -*holding),
                 HistoryEvent::Released | HistoryEvent::Expired => (0, -*holding),
+                HistoryEvent::Extended => (0, 0),
+                HistoryEvent::Refunded => {
+                    let unfreed = entry.unfreed.iter().filter(|(charge, _)| *charge == n);
+                    (unfreed.fold(-units, |sum, (_, units)| sum + units), 0)
+                }
+                HistoryEvent::Adjusted => (units, 0),
             };
             *holding += held;
             if (used, held) != (0, 0) {
@@ -197,7 +203,12 @@ fn details(reservation: &Reservation, entry: &HistoryEntry) -> Dimensions {
                 tell("resources", listed(resources.iter().map(|name| quoted(name))));
             }
         }
-        HistoryEvent::Released | HistoryEvent::Expired => {}
+        HistoryEvent::Extended if entry.times > 1 => tell("times", entry.times.to_string()),
+        HistoryEvent::Refunded => tell("refund_id", entry.refund_id.clone()),
+        HistoryEvent::Released
+        | HistoryEvent::Expired
+        | HistoryEvent::Extended
+        | HistoryEvent::Adjusted => {}
     }
     details
 }

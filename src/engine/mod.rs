@@ -7,12 +7,14 @@
 //! costs one transaction per batch, not one per caller.
 
 mod admin;
+mod audit;
 mod batch;
 mod cache;
 mod catalog;
 mod plan;
 mod queue;
 mod read;
+mod reconcile;
 mod ticket;
 mod trail;
 
@@ -25,6 +27,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use admin::{OverLimit, PolicyApplied, PolicyChange, SubjectPut};
+pub use audit::{AuditQuery, AuditStep, Finding};
+pub use reconcile::{Discrepancy, MAX_LIVE, ReconcileQuery, Reconciliation};
 pub use trail::{TrailMark, TrailPage, TrailQuery};
 
 use crate::domain::decide::{Answer, Command};

@@ -13,7 +13,7 @@ use super::trail::{REFUSALS_KEPT, newest};
 use super::{
     Binding, Change, ChangeSet, Charged, CounterFilter, CounterPlace, Kept, Loaded,
     ReservationFilter, Retention, Store, StoreError, SubjectFilter, TrailFilter, TrailPlace,
-    Versioned, Visitor, WriteError,
+    Unbinding, Versioned, Visitor, WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::{Event, RefusalRecord};
@@ -266,14 +266,22 @@ impl Records {
             debug_assert!(!change.proven || guarded.is_ok(), "not proven: {}", change.value.key);
             guarded?;
         }
+        for removal in &changes.removed_reservations {
+            removal.guard(version(self.reservations.get(removal.key.as_str())))?;
+        }
         for change in &changes.subjects {
             change.guard_quietly(version(self.subjects.get(&change.value.key())))?;
         }
         for removal in &changes.removed_subjects {
             removal.guard(version(self.subjects.get(&removal.key)))?;
         }
-        let bound =
-            changes.resources.iter().any(|binding| self.resources.contains_key(&binding.resource));
+        let freed = |binding: &Binding| {
+            let owner = self.resources.get(&binding.resource);
+            let mut freed = changes.removed_resources.iter();
+            freed.any(|freed| freed.resource == binding.resource && Some(&freed.owner) == owner)
+        };
+        let taken = |binding: &Binding| self.resources.contains_key(&binding.resource);
+        let bound = changes.resources.iter().any(|binding| taken(binding) && !freed(binding));
         let applied = changes.policies.iter().any(|policy| {
             let revisions = self.policies.get(&policy.spec.namespace);
             revisions.is_some_and(|all| all.contains_key(&policy.revision))
@@ -294,6 +302,12 @@ impl Records {
             self.lists.put_reservation(&key, &facts);
             self.reservations.insert(key, Versioned { version, value });
         }
+        for removal in &changes.removed_reservations {
+            if let Some(old) = self.reservations.remove(removal.key.as_str()) {
+                let facts = ReservationFacts::of(&old.value);
+                self.lists.forget_reservation(removal.key.as_str(), &facts);
+            }
+        }
         for Change { version, value, .. } in changes.counters.iter().cloned() {
             let text = self.counters.get_key_value(&*value.id.text).map(|(text, _)| text);
             let text = text.map_or_else(|| Arc::from(&*value.id.text), Arc::clone);
@@ -305,6 +319,11 @@ impl Records {
         }
         for removal in &changes.removed_subjects {
             self.subjects.remove(&removal.key);
+        }
+        for Unbinding { resource, owner } in &changes.removed_resources {
+            if self.resources.get(resource) == Some(owner) {
+                self.resources.remove(resource);
+            }
         }
         for Binding { resource, owner, .. } in changes.resources.iter().cloned() {
             self.resources.insert(resource, owner);

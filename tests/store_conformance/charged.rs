@@ -11,8 +11,8 @@ use quota_authority::domain::reservation::{Charge, Reservation};
 use quota_authority::domain::time::{Span, Time};
 use quota_authority::domain::window::{Rolling, Window};
 use quota_authority::store::{
-    ChangeSet, Charged, CounterFilter, CounterPlace, ReservationFilter, SharedStore, Versioned,
-    Windows, WriteError,
+    Change, ChangeSet, Charged, CounterFilter, CounterPlace, Extent, ReservationFilter,
+    SharedStore, Versioned, Windows, WriteError,
 };
 
 use crate::Place;
@@ -55,7 +55,14 @@ fn taken(
 /// A counter with these holds, by milliseconds after the start.
 fn holding(id: &Arc<CounterId>, used: i64, holds: &[(i64, i64)]) -> Counter {
     let holds = holds.iter().map(|(until, units)| (at(START + until), *units)).collect();
-    Counter { id: Arc::clone(id), used: Used::Total(used), holds, as_of: at(START), token: 1 }
+    Counter {
+        id: Arc::clone(id),
+        used: Used::Total(used),
+        holds,
+        as_of: at(START),
+        token: 1,
+        first_end: None,
+    }
 }
 
 type Found = HashMap<Arc<CounterId>, Option<Versioned<Counter>>>;
@@ -140,7 +147,7 @@ pub async fn live_holds_are_shown_soonest_first(place: &Place) {
     let changes = ChangeSet {
         counters: vec![put(Some(1), 2, holding(&x, 1, &[(100, 1), (260, 1), (300, 1)]))],
         ..reservations(vec![
-            put(Some(1), 2, hold("extended", 260, &[&x])),
+            Change { extent: Extent::Instants, ..put(Some(1), 2, hold("extended", 260, &[&x])) },
             put(Some(1), 2, settled(hold("settled", 200, &[&x]))),
         ])
     };
@@ -359,7 +366,8 @@ pub async fn a_reservation_that_is_made_anew_is_listed_where_it_belongs(place: &
     let old = taken("n", "r", 5, 50, &[&x]);
     store.write(&reservations(vec![put(None, 1, old)])).await.unwrap();
     let new = taken("n", "r", 80, 90, &[&y]);
-    store.write(&reservations(vec![put(Some(1), 2, Arc::clone(&new))])).await.unwrap();
+    let change = Change { extent: Extent::Whole, ..put(Some(1), 2, Arc::clone(&new)) };
+    store.write(&reservations(vec![change])).await.unwrap();
     let of = |series: &[&Arc<CounterId>]| ReservationFilter {
         namespace: "n".to_owned(),
         series: series.iter().map(|id| id.series().to_owned()).collect(),

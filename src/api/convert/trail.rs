@@ -1,6 +1,6 @@
 //! The trail, to and fro.
 
-use super::answer::{limits, map, step_word, window};
+use super::answer::{limits, map, step_name, window};
 use super::page::{Page, token_fault};
 use super::request::Faults;
 use super::times::{time, timestamp};
@@ -85,7 +85,7 @@ fn subject_fault(subject: &str) -> Option<String> {
 /// An entry of the trail.
 pub fn event(entry: TrailEntry) -> v1::Event {
     let kind = match entry.kind {
-        TrailKind::Step(step) => step_word(step),
+        TrailKind::Step(step) => step_name(step),
         TrailKind::Change(kind) => change_word(kind),
         TrailKind::Refused => "refused",
     };

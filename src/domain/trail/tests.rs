@@ -7,7 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::counter::Counter;
-use crate::domain::decide::{Command, Commit, Release, Reserve, Rules, decide};
+use crate::domain::decide::{
+    Adjust, Command, Commit, Extend, FindBy, IfExpired, Refund, Release, Reserve, Rules, decide,
+};
 use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
 use crate::domain::policy::{
     Bound, LimitSpec, MaxSpec, MetricSpec, Mode, Policy, PolicyRevision, PolicySpec, WindowSpec,
@@ -81,6 +83,10 @@ fn policy() -> Policy {
 enum Act {
     Commit(Vec<i64>),
     Release,
+    Extend,
+    Refund(u8, Vec<i64>),
+    /// An operator takes units from a counter.
+    TakeAway,
     Nothing,
 }
 
@@ -89,6 +95,9 @@ fn act() -> impl Strategy<Value = (Act, i64)> {
         Just(Act::Commit(Vec::new())),
         proptest::collection::vec(0..4i64, 1..4).prop_map(Act::Commit),
         Just(Act::Release),
+        Just(Act::Extend),
+        (0..3u8, proptest::collection::vec(0..4i64, 0..4)).prop_map(|(n, a)| Act::Refund(n, a)),
+        Just(Act::TakeAway),
         Just(Act::Nothing),
     ];
     (act, 0..90_000i64)
@@ -112,31 +121,60 @@ fn live(items: Vec<ItemRequest>, commit: bool, acts: Vec<(Act, i64)>) -> (Arc<Re
     let mut now = Time::saturating(1_000_000);
     let (resources, labels) = (Vec::new(), Dimensions::new());
     let ttl = Span::from_secs(60);
-    let request = Arc::new(Request { items, ttl, commit, resources, labels });
+    let adjustment = false;
+    let request = Arc::new(Request { items, ttl, commit, resources, labels, adjustment });
     let reserve = Reserve { key: key.clone(), request, principal: "p".to_owned() };
     let mut commands = vec![(Some(Command::Reserve(reserve)), 0)];
     for (act, after) in acts {
         let (key, principal) = (key.clone(), "p".to_owned());
         let command = match act {
             Act::Commit(amounts) => {
-                Some(Command::Commit(Commit { key, amounts, resources: Vec::new(), principal }))
+                let if_expired = IfExpired::Reclaim;
+                let resources = Vec::new();
+                Command::Commit(Commit { key, amounts, resources, if_expired, principal })
             }
             Act::Release => {
                 let reason = "because".to_owned();
-                Some(Command::Release(Release { key, reason, allow_missing: false, principal }))
+                Command::Release(Release { key, reason, allow_missing: false, principal })
             }
-            Act::Nothing => None,
+            Act::Extend => {
+                let ttl = Span::from_secs(60);
+                Command::Extend(Extend { key, ttl, principal })
+            }
+            Act::Refund(n, amounts) => Command::Refund(Refund {
+                find_by: FindBy::Id(key),
+                refund_id: n.to_string(),
+                amounts,
+                reason: String::new(),
+                principal,
+            }),
+            Act::TakeAway => Command::Adjust(Adjust {
+                key: ReservationKey::new("n", &format!("by hand {}", commands.len())),
+                limit: "all".to_owned(),
+                counter: Dimensions::new(),
+                delta: -1,
+                resources: Vec::new(),
+                reason: String::new(),
+                principal,
+            }),
+            Act::Nothing => {
+                commands.push((None, after));
+                continue;
+            }
         };
-        commands.push((command, after));
+        commands.push((Some(command), after));
     }
     for (command, after) in commands {
         now = now.plus(Span::from_millis(after));
         let retention = Span::from_days(30);
         let rules = Rules { policy: Some(&policy), clock: now, retention };
         // Many an act comes too late, or twice: then nothing is changed.
-        let _ = command.map(|command| decide(&mut state, &rules, &command));
+        if let Some(command) = command {
+            let _ = decide(&mut state, &rules, &command);
+        }
     }
-    (Arc::clone(&state.into_changes().reservations[&key]), now)
+    let made = state.into_changes().reservations.remove(&key).flatten();
+    (made.unwrap(), now)
 }
 
 proptest! {
@@ -145,7 +183,7 @@ proptest! {
     fn the_changes_of_all_steps_add_up_to_what_is_counted(
         items in proptest::collection::vec(item(), 1..4),
         commit in any::<bool>(),
-        acts in proptest::collection::vec(act(), 0..4),
+        acts in proptest::collection::vec(act(), 0..6),
     ) {
         let (reservation, now) = live(items, commit, acts);
         let told = steps(&reservation, now);

@@ -224,18 +224,19 @@ impl File {
         }
         let (numbers, next) = self.index().numbers(&rows);
         let removed = self.index().removed(changes);
-        let misplaced = self.index().misplaced(&rows);
+        let misplaced = self.index().misplaced(&rows, changes);
         let mut replaced = Vec::new();
         let committed = self.change(|table| {
             for number in &misplaced {
                 let old = table.get(number)?;
                 replaced.extend(old.and_then(|old| head(old.value())));
             }
-            for (row, number) in rows.iter().zip(&numbers) {
-                table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
-            }
+            // First: a resource that is set free may be bound anew.
             for number in &removed {
                 table.remove(number)?;
+            }
+            for (row, number) in rows.iter().zip(&numbers) {
+                table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
             }
             Ok(())
         });
@@ -245,6 +246,7 @@ impl File {
         }
         let mut index = self.index();
         index.next = next;
+        index.forget(changes);
         for (key, listed) in &replaced {
             if let Listed::Reservation(facts) = listed {
                 index.lists.forget_reservation(key, facts);
@@ -253,9 +255,6 @@ impl File {
         for (row, number) in rows.into_iter().zip(numbers) {
             let place = Place { number, version: row.version, purge_at: millis(row.purge_at) };
             index.add(row.kind, &row.key, place, &row.listed);
-        }
-        for removal in &changes.removed_subjects {
-            index.by_kind[Kind::Subject as usize].remove(removal.key.as_str());
         }
         Ok(())
     }

@@ -69,9 +69,15 @@ impl Index {
 
     /// Where the records lie that are to go.
     pub fn removed(&self, changes: &ChangeSet) -> Vec<u64> {
-        let subjects = &self.by_kind[Kind::Subject as usize];
-        let removals = changes.removed_subjects.iter();
-        removals.filter_map(|removal| Some(subjects.get(removal.key.as_str())?.number)).collect()
+        let place = |(kind, key): (Kind, &str)| Some(self.by_kind[kind as usize].get(key)?.number);
+        removals(changes).filter_map(place).collect()
+    }
+
+    /// The records are gone.
+    pub fn forget(&mut self, changes: &ChangeSet) {
+        for (kind, key) in removals(changes) {
+            self.by_kind[kind as usize].remove(key);
+        }
     }
 
     pub fn add(&mut self, kind: Kind, key: &str, place: Place, listed: &Listed) {
@@ -95,15 +101,18 @@ impl Index {
         of_kind.insert(key, place);
     }
 
-    /// Where the records lie that a row replaces and that are listed where the
-    /// row does not belong.
-    pub fn misplaced(&self, rows: &[Row]) -> Vec<u64> {
+    /// Where the reservations lie that are listed where they will not belong: a
+    /// row takes the place of another with its id, or they go.
+    pub fn misplaced(&self, rows: &[Row], changes: &ChangeSet) -> Vec<u64> {
+        let of_kind = &self.by_kind[Kind::Reservation as usize];
+        let removed = changes.removed_reservations.iter();
+        let removed = removed.filter_map(|removal| of_kind.get(removal.key.as_str()));
         let misplaced = |row: &Row| {
             let Listed::Reservation(facts) = &row.listed else { return None };
-            let place = self.by_kind[Kind::Reservation as usize].get(&*row.key)?;
-            (!self.lists.has_reservation(&row.key, facts)).then_some(place.number)
+            let place = of_kind.get(&*row.key)?;
+            (!self.lists.has_reservation(&row.key, facts)).then_some(place)
         };
-        rows.iter().filter_map(misplaced).collect()
+        rows.iter().filter_map(misplaced).chain(removed).map(|place| place.number).collect()
     }
 
     pub fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {
@@ -111,6 +120,9 @@ impl Index {
             |kind: Kind, key: &str| self.by_kind[kind as usize].get(key).map(|place| place.version);
         for change in &changes.reservations {
             change.guard(version(Kind::Reservation, change.value.key.as_str()))?;
+        }
+        for removal in &changes.removed_reservations {
+            removal.guard(version(Kind::Reservation, removal.key.as_str()))?;
         }
         for change in &changes.counters {
             change.guard_quietly(version(Kind::Counter, &change.value.id.text))?;
@@ -121,7 +133,12 @@ impl Index {
         for removal in &changes.removed_subjects {
             removal.guard(version(Kind::Subject, removal.key.as_str()))?;
         }
-        let bound = |binding: &Binding| version(Kind::Resource, binding.resource.as_str());
+        let freed = |binding: &Binding| {
+            changes.removed_resources.iter().any(|freed| freed.resource == binding.resource)
+        };
+        let bound = |binding: &Binding| {
+            version(Kind::Resource, binding.resource.as_str()).filter(|_| !freed(binding))
+        };
         let applied = |policy: &PolicyRevision| {
             let key = RevisionDoc::key(&policy.spec.namespace, policy.revision);
             version(Kind::Policy, &key)
@@ -130,6 +147,15 @@ impl Index {
             || changes.policies.iter().any(|policy| applied(policy).is_some());
         if exists { Err(WriteError::Exists) } else { Ok(()) }
     }
+}
+
+/// The records that go, by kind and key.
+fn removals(changes: &ChangeSet) -> impl Iterator<Item = (Kind, &str)> {
+    let subjects = changes.removed_subjects.iter().map(|r| (Kind::Subject, r.key.as_str()));
+    let reservations =
+        changes.removed_reservations.iter().map(|r| (Kind::Reservation, r.key.as_str()));
+    let resources = changes.removed_resources.iter().map(|r| (Kind::Resource, r.resource.as_str()));
+    subjects.chain(reservations).chain(resources)
 }
 
 pub(super) fn millis(date: Option<bson::DateTime>) -> Option<i64> {

@@ -24,6 +24,7 @@ pub enum Sent {
     Reserve(v1::ReserveRequest),
     Commit(v1::CommitRequest),
     Release(v1::ReleaseRequest),
+    Refund(v1::RefundRequest),
 }
 
 /// A caller: his connection and the namespace he works in.
@@ -184,7 +185,7 @@ impl Client {
         Ok(())
     }
 
-    fn remember(&self, sent: Sent) {
+    pub(super) fn remember(&self, sent: Sent) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if log.len() < REMEMBERED {
             log.push(sent);
@@ -258,6 +259,12 @@ impl Settle {
 
     pub fn resources(mut self, resources: &[&str]) -> Self {
         self.commit.resources = resources.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// What to do where the hold has run out.
+    pub fn if_expired(mut self, if_expired: v1::IfExpired) -> Self {
+        self.commit.if_expired = if_expired.into();
         self
     }
 
