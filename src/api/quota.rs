@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use tokio::time::Instant;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::convert::{answer, request, times};
 use super::deadline::{answer_by, read_by};
-use super::refused::Asked;
+use super::refused::submit;
 use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command, Usage};
-use crate::engine::{Engine, Error};
+use crate::engine::Engine;
 use crate::proto::v1;
 use crate::proto::v1::quota_service_server::QuotaService;
 
@@ -28,21 +27,6 @@ impl QuotaApi {
     pub fn new(engine: Arc<Engine>) -> Self {
         Self { engine }
     }
-
-    /// Decides a command; a refusal goes into the trail.
-    async fn submit(&self, command: Command, deadline: Option<Instant>) -> Result<Answer, Status> {
-        let asked = Asked::by(&command);
-        let answer = self.engine.submit(command, deadline).await;
-        self.noted(asked, answer)
-    }
-
-    /// What was asked was answered so.
-    fn noted(&self, asked: Asked, answer: Result<Answer, Error>) -> Result<Answer, Status> {
-        if let Err(Error::Refused(refusal)) = &answer {
-            self.engine.note_refusal(|| asked.refused(refusal, self.engine.now()));
-        }
-        answer.map_err(catalogue::failed)
-    }
 }
 
 #[tonic::async_trait]
@@ -54,9 +38,8 @@ impl QuotaService for QuotaApi {
         let deadline = answer_by(call.metadata());
         let (command, wait) =
             request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let asked = Asked::by(&Command::Reserve(command.clone()));
-        let answer = self.engine.reserve(command, wait, deadline).await;
-        let (reservation, limits, replayed) = parts(self.noted(asked, answer)?);
+        let answer = refused::reserve(&self.engine, command, wait, deadline).await?;
+        let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::ReserveResponse { reservation, limits, replayed }))
     }
 
@@ -66,7 +49,7 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::CommitResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::commit(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.submit(Command::Commit(command), deadline).await?;
+        let answer = submit(&self.engine, Command::Commit(command), deadline).await?;
         let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::CommitResponse { reservation, limits, replayed }))
     }
@@ -77,7 +60,7 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::release(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.submit(Command::Release(command), deadline).await?;
+        let answer = submit(&self.engine, Command::Release(command), deadline).await?;
         let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::ReleaseResponse { reservation, limits, replayed }))
     }
