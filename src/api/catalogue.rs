@@ -7,6 +7,7 @@ use tonic::Code::{
 };
 use tonic::Status;
 
+use super::convert::answer;
 use super::status::{Draft, Reason, shorten};
 use crate::domain::name::{Violation, quoted};
 use crate::domain::policy::Bound;
@@ -80,6 +81,10 @@ fn draft(refusal: Refusal) -> Draft {
                 .with("namespace", namespace)
                 .with("revision", revision)
         }
+        Refusal::LimitNotFound { limit } => {
+            let message = format!("the policy has no limit {}", quoted(&limit));
+            Draft::new(NotFound, Reason::LimitNotFound, message).with("limit", limit)
+        }
         Refusal::MetricNotFound { metric } => {
             let message = format!("the policy has no metric {}", quoted(&metric));
             Draft::new(NotFound, Reason::MetricNotFound, message).with("metric", metric)
@@ -104,6 +109,33 @@ fn draft(refusal: Refusal) -> Draft {
                 .with("item", item)
                 .with("amount", amount)
                 .with("held", held)
+        }
+        Refusal::NotCommitted { id, state } => {
+            let state = answer::state_name(state);
+            let what = format!("is {state}; only what was committed can be refunded");
+            of_reservation(Reason::NotCommitted, id, &what).with("state", state)
+        }
+        Refusal::RefundExceedsCommit { id, item, amount, left } => {
+            let what = match amount {
+                0 => "has nothing left to refund".to_owned(),
+                _ => format!("has {left} of item {item} left to refund; {amount} is more"),
+            };
+            of_reservation(Reason::RefundExceedsCommit, id, &what)
+                .with("item", item)
+                .with("amount", amount)
+                .with("left", left)
+        }
+        Refusal::RefundIdReused { id, refund_id } => {
+            let message = format!(
+                "refund {} of reservation {} was made with other amounts; a new refund needs a \
+                 new refund_id",
+                quoted(&refund_id),
+                quoted(&id)
+            );
+            Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
+                .with("reservation_id", id)
+                .with("refund_id", refund_id)
+                .with("differs", "amounts")
         }
         Refusal::NoLimitApplies { item, metric } => {
             let message = format!("no limit of metric {} applies to item {item}", quoted(&metric));

@@ -60,6 +60,28 @@ impl QuotaService for QuotaApi {
         Ok(Response::new(v1::ReleaseResponse { reservation, limits, replayed }))
     }
 
+    async fn extend(
+        &self,
+        call: Request<v1::ExtendRequest>,
+    ) -> Result<Response<v1::ExtendResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let command = request::extend(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
+        let answer = self.engine.submit(Command::Extend(command), deadline).await;
+        let (reservation, ..) = parts(answer.map_err(catalogue::failed)?);
+        Ok(Response::new(v1::ExtendResponse { reservation }))
+    }
+
+    async fn refund(
+        &self,
+        call: Request<v1::RefundRequest>,
+    ) -> Result<Response<v1::RefundResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let command = request::refund(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
+        let answer = self.engine.submit(Command::Refund(command), deadline).await;
+        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        Ok(Response::new(v1::RefundResponse { reservation, limits, replayed }))
+    }
+
     async fn check(
         &self,
         call: Request<v1::CheckRequest>,

@@ -113,6 +113,9 @@ pub struct Counter {
     pub as_of: Time,
     /// The fencing token of the last admission.
     pub token: i64,
+    /// The earliest end that its billing period had, where that was put off
+    /// since: what was admitted before may be removed by retention after that.
+    pub first_end: Option<Time>,
 }
 
 /// Units committed and not refunded.
@@ -142,7 +145,7 @@ impl Counter {
             Window::Rolling(_) => Used::Recent(BTreeMap::new()),
             _ => Used::Total(0),
         };
-        Self { id, used, holds: BTreeMap::new(), as_of: Time::MIN, token: 0 }
+        Self { id, used, holds: BTreeMap::new(), as_of: Time::MIN, token: 0, first_end: None }
     }
 
     /// Units that are used at `now`.
@@ -219,6 +222,9 @@ impl Counter {
         self.advance(now);
         // The bounds of a billing period may have been corrected since.
         if self.id.window != id.window {
+            let ends = [self.first_end, self.id.window.end()];
+            let earliest = ends.into_iter().flatten().min();
+            self.first_end = earliest.filter(|first| Some(*first) < id.window.end());
             self.id = Arc::clone(id);
         }
         match until {
@@ -247,6 +253,67 @@ impl Counter {
         self.count(used);
     }
 
+    /// Puts off when a live hold of `held` units lapses, from `from` to `to`.
+    pub fn extend(&mut self, held: i64, from: Time, to: Time, now: Time) {
+        self.settle(held, from, 0, now);
+        let group = self.holds.entry(to).or_default();
+        *group = group.saturating_add(held);
+    }
+
+    /// Gives back units that were counted as used at `at`. What has left a window
+    /// that moves on frees nothing. Never goes below 0: returns how many of the
+    /// units an operator had taken away before, so that they free nothing either.
+    pub fn refund(&mut self, units: i64, at: Time, now: Time) -> i64 {
+        self.advance(now);
+        match (&mut self.used, &self.id.window) {
+            (Used::Total(total), _) => {
+                let freed = units.min(*total);
+                *total -= freed;
+                units - freed
+            }
+            (Used::Recent(buckets), Window::Rolling(rolling)) => {
+                let start = rolling.bucket_of(at);
+                let Some(bucket) = buckets.get_mut(&start) else {
+                    let may_count = start.plus(rolling.bucket).plus(rolling.length) > self.as_of;
+                    return if may_count { units } else { 0 };
+                };
+                let freed = units.min(bucket.units);
+                bucket.units -= freed;
+                if bucket.units == 0 {
+                    buckets.remove(&start);
+                }
+                units - freed
+            }
+            (Used::Recent(_), _) => 0,
+        }
+    }
+
+    /// Counts `delta` units by hand: more where it is above 0, fewer where it is
+    /// below. A window that moves on gives back what would leave it first;
+    /// returns from which buckets, by their starts.
+    ///
+    /// Call only where neither the sum overflows nor fewer than no units are
+    /// left.
+    pub fn adjust(&mut self, delta: i64, now: Time) -> Vec<(Time, i64)> {
+        self.advance(now);
+        if delta > 0 || matches!(self.used, Used::Total(_)) {
+            self.count(delta);
+            return Vec::new();
+        }
+        let Used::Recent(buckets) = &mut self.used else { return Vec::new() };
+        let (mut left, mut taken) = (delta.saturating_neg(), Vec::new());
+        for (start, bucket) in buckets.iter_mut() {
+            let units = bucket.units.min(left);
+            bucket.units -= units;
+            left -= units;
+            if units > 0 {
+                taken.push((*start, units));
+            }
+        }
+        buckets.retain(|_, bucket| bucket.units > 0);
+        taken
+    }
+
     /// When retention may remove this counter: one of a closed window after
     /// twice the time that reservations are kept, one for ever when it has
     /// been idle as long as that. `None` while something is used of it for
@@ -259,14 +326,19 @@ impl Counter {
     pub fn purge_at(&self, retention: Span) -> Option<Time> {
         let last = self.holds.keys().next_back().copied().unwrap_or(self.as_of);
         let idle = last.max(self.as_of);
+        let by_day = |time: Time| time.round_up(Span::from_days(1));
+        // A hold that is put off again and again outlives any window.
+        let closed = |end: Time| if idle > end { by_day(idle) } else { end };
         match &self.id.window {
-            Window::Period { end, .. } => Some(end.plus(retention).plus(retention)),
-            Window::Billing { end, .. } => Some(end.plus(retention).plus(retention.max(PUT_OFF))),
+            Window::Period { end, .. } => Some(closed(*end).plus(retention).plus(retention)),
+            Window::Billing { end, .. } => {
+                Some(closed(*end).plus(retention).plus(retention.max(PUT_OFF)))
+            }
             Window::Lifetime if self.used(self.as_of) > 0 => None,
-            Window::Lifetime => Some(idle.round_up(Span::from_days(1)).plus(retention)),
+            Window::Lifetime => Some(by_day(idle).plus(retention)),
             window @ Window::Rolling(_) => {
                 let left = window.counts_until(idle).unwrap_or(idle);
-                Some(left.round_up(Span::from_days(1)).plus(retention).plus(retention))
+                Some(by_day(left).plus(retention).plus(retention))
             }
         }
     }

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::counter::{Bucket, Counter, CounterId};
-use super::reservation::{Charge, Reservation, ReservationState, Settled};
+use super::reservation::{Charge, OVERDRAWN, Reservation, ReservationState, Settled};
 use super::time::Time;
 use super::window::Window;
 
@@ -44,7 +44,12 @@ pub fn breaches(counters: &[Counter], reservations: &[Arc<Reservation>], now: Ti
                 let held = sums.holds.entry(reservation.expire_time).or_default();
                 *held = held.saturating_add(reservation.held_by(charge));
             }
-            if charge.enforced {
+            // An operator's correction and an overdrawn commit may go beyond it.
+            let beyond = reservation.request.as_ref().is_some_and(|request| request.adjustment)
+                || reservation.history.iter().any(|step| step.reason == OVERDRAWN);
+            if beyond {
+                sums.ceiling = Some(i64::MAX);
+            } else if charge.enforced {
                 sums.ceiling = sums.ceiling.max(Some(charge.bound.ceiling()));
             }
         }
@@ -77,10 +82,17 @@ impl Sums {
     fn add_use(&mut self, charge: &Charge, reservation: &Reservation) {
         let units = reservation.used_by(charge);
         self.used = self.used.saturating_add(units);
-        if let (Window::Rolling(rolling), Settled::Committed { at, .. }) =
+        let (Window::Rolling(rolling), Settled::Committed { at, .. }) =
             (&charge.counter.window, &reservation.settled)
-            && units > 0
-        {
+        else {
+            return;
+        };
+        for (start, units) in &charge.taken {
+            let bucket = self.recent.entry(*start).or_default();
+            bucket.units = bucket.units.saturating_sub(*units);
+        }
+        // What was refunded since still says when the others of its bucket go.
+        if charge.taken.is_empty() {
             let bucket = self.recent.entry(rolling.bucket_of(*at)).or_default();
             bucket.units = bucket.units.saturating_add(units);
             bucket.last = bucket.last.max(*at);

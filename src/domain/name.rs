@@ -159,9 +159,9 @@ macro_rules! key_type {
                 unescape(self.0.split('/').next().unwrap_or_default())
             }
 
-            /// The last part: the record's own name.
-            fn last(&self) -> Cow<'_, str> {
-                unescape(self.0.rsplit('/').next().unwrap_or_default())
+            /// The part in that place, counted from 0.
+            fn part(&self, place: usize) -> Option<Cow<'_, str>> {
+                self.0.split('/').nth(place).map(unescape)
             }
         }
 
@@ -189,21 +189,33 @@ key_type!(
 impl ReservationKey {
     /// The caller's own id, without the namespace.
     pub fn id(&self) -> Cow<'_, str> {
-        self.last()
+        self.part(1).unwrap_or_default()
     }
 }
 
 impl SubjectKey {
     /// The subject's id, without kind and namespace.
     pub fn id(&self) -> Cow<'_, str> {
-        self.last()
+        self.part(2).unwrap_or_default()
     }
 }
 
 impl ResourceKey {
+    /// The key under which a refund that was asked for by resource leaves whose
+    /// it was, so that the same call again finds it when the resource is free,
+    /// or another's. It has a part more than a resource's own key.
+    pub fn of_refund(namespace: &str, resource: &str, refund_id: &str) -> Self {
+        Self(join_key([namespace, resource, refund_id]).into())
+    }
+
     /// The resource's name, without the namespace.
     pub fn resource(&self) -> Cow<'_, str> {
-        self.last()
+        self.part(1).unwrap_or_default()
+    }
+
+    /// The refund's id, where this is the key of one.
+    pub fn refund_id(&self) -> Option<Cow<'_, str>> {
+        self.part(2)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Why a call is refused: the part of the catalogue that rules decide.
 
 use super::name::Violation;
+use super::reservation::ReservationState;
 use super::status::LimitStatus;
 use super::time::Time;
 
@@ -35,6 +36,11 @@ pub enum Refusal {
         namespace: String,
         /// The revision asked for.
         revision: i64,
+    },
+    /// The policy names no such limit.
+    LimitNotFound {
+        /// The limit.
+        limit: String,
     },
     /// The policy names no such metric.
     MetricNotFound {
@@ -75,6 +81,31 @@ pub enum Refusal {
         amount: i64,
         /// Units held.
         held: i64,
+    },
+    /// A refund needs a committed reservation.
+    NotCommitted {
+        /// The reservation id.
+        id: String,
+        /// Where it stands.
+        state: ReservationState,
+    },
+    /// Refunds together would exceed what was committed.
+    RefundExceedsCommit {
+        /// The reservation id.
+        id: String,
+        /// Which item.
+        item: usize,
+        /// Units to be refunded.
+        amount: i64,
+        /// Units committed and not refunded yet.
+        left: i64,
+    },
+    /// The refund id was used with other amounts.
+    RefundIdReused {
+        /// The reservation id.
+        id: String,
+        /// The refund id.
+        refund_id: String,
     },
     /// No limit governs an item.
     NoLimitApplies {

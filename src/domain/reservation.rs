@@ -1,5 +1,6 @@
 //! Reservations: what was asked, what was taken, what became of it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::counter::CounterId;
@@ -19,6 +20,8 @@ pub const MIN_TTL: Span = Span::from_secs(1);
 pub const MAX_TTL: Span = Span::from_secs(86_400);
 /// The time to live of a hold that names none.
 pub const DEFAULT_TTL: Span = Span::from_secs(60);
+/// The most refunds of one reservation: each stays in its history.
+pub const MAX_REFUNDS: usize = 256;
 
 /// What a caller asks to hold: everything about a Reserve that makes it this
 /// one and no other. Two calls with the same id must agree in all of it.
@@ -34,12 +37,16 @@ pub struct Request {
     pub resources: Vec<String>,
     /// The caller's own notes.
     pub labels: Dimensions,
+    /// An operator's correction and no call of a backend: one item whose amount
+    /// is what he adds, or takes away where it is negative.
+    pub adjustment: bool,
 }
 
 impl Request {
     /// The part in which two requests differ, if they do.
     pub fn difference(&self, other: &Self) -> Option<&'static str> {
         [
+            ("purpose", self.adjustment != other.adjustment),
             ("items", self.items != other.items),
             ("ttl", self.ttl != other.ttl),
             ("commit", self.commit != other.commit),
@@ -56,7 +63,7 @@ impl Request {
 pub struct ItemRequest {
     /// The metric.
     pub metric: String,
-    /// Units, at least 1.
+    /// Units, at least 1; of an adjustment any but 0.
     pub amount: i64,
     /// The item's dimensions and those of the whole call.
     pub dimensions: Dimensions,
@@ -76,6 +83,10 @@ pub struct Charge {
     pub bound: Bound,
     /// Whether the limit refused, or only counted, when this was admitted.
     pub enforced: bool,
+    /// Of an adjustment that took units from a rolling window: from which of its
+    /// buckets, by their starts. Empty for everything else, which is counted in
+    /// the bucket of its settling.
+    pub taken: Vec<(Time, i64)>,
 }
 
 /// What became of a reservation, as stored. That a hold has expired is never
@@ -124,9 +135,41 @@ pub struct HistoryEntry {
     pub amounts: Vec<i64>,
     /// Who.
     pub principal: String,
-    /// Why, where a reason was given.
+    /// Why, where a reason was given; of a late commit [`RECLAIMED`] or
+    /// [`OVERDRAWN`].
     pub reason: String,
+    /// The refund's id; empty for everything else.
+    pub refund_id: String,
+    /// Of a refund: units that freed nothing, since an operator had taken them
+    /// from the counter before, by the position of the charge.
+    pub unfreed: Vec<(usize, i64)>,
+    /// How many such steps this stands for: renewals by one caller that follow
+    /// each other are kept as one, with the time of the last, since a lock that
+    /// is held for weeks must not grow.
+    pub times: i64,
 }
+
+impl HistoryEntry {
+    /// A step with no reason and no refund, told once.
+    pub fn new(event: HistoryEvent, time: Time, amounts: Vec<i64>, principal: &str) -> Self {
+        Self {
+            time,
+            event,
+            amounts,
+            principal: principal.to_owned(),
+            reason: String::new(),
+            refund_id: String::new(),
+            unfreed: Vec::new(),
+            times: 1,
+        }
+    }
+}
+
+/// The reason of a late commit whose units were there to be taken again.
+pub const RECLAIMED: &str = "reclaimed";
+/// The reason of a late commit that was recorded whether they were there or
+/// not.
+pub const OVERDRAWN: &str = "overdrawn";
 
 /// What happened in a [`HistoryEntry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +180,12 @@ pub enum HistoryEvent {
     Committed,
     /// Given back.
     Released,
+    /// Its end was put off.
+    Extended,
+    /// Given back after it had been used, in part or whole.
+    Refunded,
+    /// Booked by an operator.
+    Adjusted,
     /// Ran out; derived, never stored.
     Expired,
 }
@@ -202,22 +251,61 @@ impl Reservation {
         sum(charge, &self.reserved())
     }
 
-    /// Units that `charge` counts as used.
+    /// Units that the counter of `charge` counts as used for it: those committed
+    /// and not refunded, and those whose refund freed nothing.
     pub fn used_by(&self, charge: &Charge) -> i64 {
-        self.committed().map_or(0, |amounts| sum(charge, amounts))
+        let of = |(n, units): &(usize, i64)| {
+            let meant = self.charges.get(*n).is_some_and(|other| other.counter == charge.counter);
+            meant.then_some(*units)
+        };
+        let unfreed = self.refunds().flat_map(|step| step.unfreed.iter().filter_map(of));
+        unfreed.fold(sum(charge, &self.left()), i64::saturating_add)
+    }
+
+    /// The refunds, each once: an id that stands there twice was counted twice
+    /// by somebody else's hand.
+    pub fn refunds(&self) -> impl Iterator<Item = &HistoryEntry> {
+        let mut seen = HashSet::new();
+        let refunds = self.history.iter().filter(|step| step.event == HistoryEvent::Refunded);
+        refunds.filter(move |step| seen.insert(step.refund_id.as_str()))
+    }
+
+    /// Units refunded, item by item; never more than were committed.
+    pub fn refunded(&self) -> Vec<i64> {
+        let committed = self.committed().unwrap_or_default();
+        let mut refunded = vec![0_i64; committed.len()];
+        for step in self.refunds() {
+            for (sum, amount) in refunded.iter_mut().zip(&step.amounts) {
+                *sum = sum.saturating_add(*amount);
+            }
+        }
+        let most = |(sum, committed): (&i64, &i64)| (*sum).min((*committed).max(0));
+        refunded.iter().zip(committed).map(most).collect()
+    }
+
+    /// Units committed and not refunded, item by item; empty until committed.
+    pub fn left(&self) -> Vec<i64> {
+        let committed = self.committed().unwrap_or_default();
+        committed.iter().zip(self.refunded()).map(|(committed, back)| committed - back).collect()
+    }
+
+    /// Whether it was committed after its hold had run out.
+    pub fn is_late(&self) -> bool {
+        let held = self.request.as_ref().is_some_and(|request| !request.commit);
+        match &self.settled {
+            Settled::Committed { at, .. } => held && *at >= self.expire_time,
+            Settled::Open | Settled::Released { .. } => false,
+        }
     }
 
     /// The history as of `now`, with the expiry that nobody wrote.
     pub fn history_at(&self, now: Time) -> Vec<HistoryEntry> {
         let mut history = self.history.clone();
-        if self.state(now) == ReservationState::Expired {
-            history.push(HistoryEntry {
-                time: self.expire_time,
-                event: HistoryEvent::Expired,
-                amounts: self.reserved(),
-                principal: String::new(),
-                reason: String::new(),
-            });
+        if self.state(now) == ReservationState::Expired || self.is_late() {
+            let (event, at) = (HistoryEvent::Expired, self.expire_time);
+            let committed = history.iter().position(|step| step.event == HistoryEvent::Committed);
+            let place = committed.unwrap_or(history.len());
+            history.insert(place, HistoryEntry::new(event, at, self.reserved(), ""));
         }
         history
     }

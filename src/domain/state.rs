@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::counter::{Counter, CounterId};
+use super::event::Event;
 use super::name::{ReservationKey, ResourceKey, SubjectKey};
 use super::reservation::Reservation;
 use super::subject::Subject;
@@ -58,12 +59,18 @@ pub trait Records: Sync {
 /// What decisions changed.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Reservations made or settled.
-    pub reservations: HashMap<ReservationKey, Arc<Reservation>>,
+    /// Reservations made or changed; `None` for one that is undone, whose id is
+    /// free again.
+    pub reservations: HashMap<ReservationKey, Option<Arc<Reservation>>>,
     /// Counters charged or given back to.
     pub counters: HashMap<Arc<CounterId>, Counter>,
-    /// Resources bound.
-    pub resources: HashMap<ResourceKey, ReservationKey>,
+    /// Resources and whom they belong to now; `None` for one that is free again.
+    pub resources: HashMap<ResourceKey, Option<ReservationKey>>,
+    /// Resources that were bound before and are set free, each with whom it
+    /// belonged to. They may be bound anew by the same changes.
+    pub freed: Vec<(ResourceKey, ReservationKey)>,
+    /// What else is told in the trail.
+    pub events: Vec<Event>,
 }
 
 impl Changes {
@@ -116,7 +123,7 @@ impl<'a> State<'a> {
     ) -> Result<Option<&Arc<Reservation>>, Missing> {
         self.read.reservations.push(key.clone());
         if let Some(changed) = self.changes.reservations.get(key) {
-            return Ok(Some(changed));
+            return Ok(changed.as_ref());
         }
         self.records.reservation(key).ok_or_else(|| {
             self.missing.reservations.push(key.clone());
@@ -131,7 +138,7 @@ impl<'a> State<'a> {
     ) -> Result<Option<&Arc<Reservation>>, Missing> {
         if self.trusting && self.records.reservation(key).is_none() {
             self.read.reservations.push(key.clone());
-            return Ok(self.changes.reservations.get(key));
+            return Ok(self.changes.reservations.get(key).and_then(Option::as_ref));
         }
         self.reservation(key)
     }
@@ -140,7 +147,7 @@ impl<'a> State<'a> {
     pub fn resource(&mut self, key: &ResourceKey) -> Result<Option<&ReservationKey>, Missing> {
         self.read.resources.push(key.clone());
         if let Some(changed) = self.changes.resources.get(key) {
-            return Ok(Some(changed));
+            return Ok(changed.as_ref());
         }
         self.records.resource(key).ok_or_else(|| {
             self.missing.resources.push(key.clone());
@@ -156,7 +163,7 @@ impl<'a> State<'a> {
     ) -> Result<Option<&ReservationKey>, Missing> {
         if self.trusting && self.records.resource(key).is_none() {
             self.read.resources.push(key.clone());
-            return Ok(self.changes.resources.get(key));
+            return Ok(self.changes.resources.get(key).and_then(Option::as_ref));
         }
         self.resource(key)
     }
@@ -206,11 +213,29 @@ impl<'a> State<'a> {
 
     /// Makes or replaces a reservation.
     pub fn put_reservation(&mut self, reservation: Arc<Reservation>) {
-        self.changes.reservations.insert(reservation.key.clone(), reservation);
+        self.changes.reservations.insert(reservation.key.clone(), Some(reservation));
+    }
+
+    /// Takes a reservation back as if it had never been made.
+    pub fn remove_reservation(&mut self, key: &ReservationKey) {
+        self.changes.reservations.insert(key.clone(), None);
     }
 
     /// Binds a resource.
     pub fn bind(&mut self, resource: ResourceKey, owner: ReservationKey) {
-        self.changes.resources.insert(resource, owner);
+        self.changes.resources.insert(resource, Some(owner));
+    }
+
+    /// Sets a resource free that belongs to `owner`.
+    pub fn unbind(&mut self, resource: ResourceKey, owner: &ReservationKey) {
+        let bound_here = self.changes.resources.insert(resource.clone(), None).flatten().is_some();
+        if !bound_here {
+            self.changes.freed.push((resource, owner.clone()));
+        }
+    }
+
+    /// Tells something in the trail.
+    pub fn tell(&mut self, event: Event) {
+        self.changes.events.push(event);
     }
 }

@@ -98,6 +98,9 @@ impl Cache {
             };
             self.reservations.put(key, kept);
         }
+        for removal in changes.removed_reservations {
+            self.reservations.pop(&removal.key);
+        }
     }
 
     /// The changes were not written, or perhaps: what is cached of them may be
@@ -108,6 +111,9 @@ impl Cache {
         }
         for change in &changes.reservations {
             self.reservations.pop(&change.value.key);
+        }
+        for removal in &changes.removed_reservations {
+            self.reservations.pop(&removal.key);
         }
     }
 }

@@ -28,7 +28,9 @@ use crate::domain::reservation::Reservation;
 use crate::domain::state::{Changes, Keys, Records, State};
 use crate::domain::subject::Subject;
 use crate::domain::time::{Span, Time};
-use crate::store::{Binding, Change, ChangeSet, SharedStore, StoreError, Versioned};
+use crate::store::{
+    Binding, Change, ChangeSet, Extent, Removal, SharedStore, StoreError, Unbinding, Versioned,
+};
 
 /// The policies that a batch is decided by.
 pub(super) type Policies = HashMap<String, Option<Arc<Policy>>>;
@@ -197,48 +199,60 @@ impl<'c> Working<'c> {
     /// record was decided over.
     pub fn change_set(&self, changes: Changes, now: Time, retention: Span) -> ChangeSet {
         debug_assert!(
-            changes.reservations.values().all(|reservation| {
+            changes.reservations.values().flatten().all(|reservation| {
                 let charges = reservation.charges.iter();
                 charges.into_iter().all(|c| changes.counters.contains_key(&c.counter))
             }),
             "a reservation changes with all its counters"
         );
+        let (mut reservations, mut removed) = (Vec::new(), Vec::new());
+        let mut purge: HashMap<ReservationKey, Option<Time>> = HashMap::new();
         // A record that is made anew starts at a version that none before it
         // can have had, so that no stale guard ever fits it.
         let first = now.as_millis().saturating_mul(1000);
         let versions = |expected: Option<i64>| (expected, expected.map_or(first, |v| v + 1));
-        let purge = |key: &ReservationKey| changes.reservations.get(key).and_then(|r| r.purge_at);
-        let resources = changes
-            .resources
-            .iter()
-            .map(|(resource, owner)| Binding {
-                resource: resource.clone(),
-                owner: owner.clone(),
-                purge_at: purge(owner),
-            })
-            .collect();
-        let reservation = |(key, value): (ReservationKey, Arc<Reservation>)| {
-            let (expected, version) = versions(self.reservation_version(&key));
+        for (key, value) in changes.reservations {
+            let before = self.known(&key);
+            let Some(value) = value else {
+                // One that was made by this very batch was never there.
+                let removal = |before: &Versioned<_>| Removal { key, expected: before.version };
+                removed.extend(before.map(removal));
+                continue;
+            };
+            let (expected, version) = versions(before.map(|before| before.version));
             let proven = self.proven_by_its_counters(&key, &value);
-            Change { expected, version, purge_at: value.purge_at, value, proven }
+            let extent = before.map_or(Extent::Whole, |before| extent(&before.value, &value));
+            let purge_at = value.purge_at;
+            purge.insert(key, purge_at);
+            reservations.push(Change { expected, version, value, purge_at, proven, extent });
+        }
+        let binding = |(resource, owner): (ResourceKey, Option<ReservationKey>)| {
+            let owner = owner?;
+            let purge_at = purge.get(&owner).copied().flatten();
+            Some(Binding { resource, owner, purge_at })
         };
+        let unbinding = |(resource, owner)| Unbinding { resource, owner };
         let counter = |(id, value): (Arc<CounterId>, Counter)| {
             let (expected, version) = versions(self.counter_version(&id));
-            let purge_at = value.purge_at(retention);
-            Change { expected, version, purge_at, value, proven: false }
+            let (purge_at, extent) = (value.purge_at(retention), Extent::Usual);
+            Change { expected, version, value, purge_at, proven: false, extent }
         };
         ChangeSet {
-            resources,
-            reservations: changes.reservations.into_iter().map(reservation).collect(),
+            resources: changes.resources.into_iter().filter_map(binding).collect(),
+            removed_resources: changes.freed.into_iter().map(unbinding).collect(),
+            reservations,
+            removed_reservations: removed,
             counters: changes.counters.into_iter().map(counter).collect(),
+            events: changes.events,
             ..ChangeSet::default()
         }
     }
 
-    fn reservation_version(&self, key: &ReservationKey) -> Option<i64> {
+    /// The reservation as it was read, or as it is cached.
+    fn known(&self, key: &ReservationKey) -> Option<&Versioned<Arc<Reservation>>> {
         match self.reservations.get(key) {
-            Some(read) => Some(read.record.as_ref()?.version),
-            None => Some(self.cache?.reservation(key)?.version),
+            Some(read) => read.record.as_ref(),
+            None => self.cache?.reservation(key),
         }
     }
 
@@ -258,6 +272,19 @@ impl<'c> Working<'c> {
             Some(read) => Some(read.record.as_ref()?.version),
             None => Some(self.cache?.counter(id)?.version),
         }
+    }
+}
+
+/// How much of a reservation has changed.
+fn extent(before: &Arc<Reservation>, after: &Arc<Reservation>) -> Extent {
+    // Settling and extending one leave what it was charged where it is; one that
+    // was undone and made again under its id has charges of its own.
+    if !Arc::ptr_eq(&before.charges, &after.charges) {
+        Extent::Whole
+    } else if (before.expire_time, before.purge_at) != (after.expire_time, after.purge_at) {
+        Extent::Instants
+    } else {
+        Extent::Usual
     }
 }
 

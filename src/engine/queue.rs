@@ -41,7 +41,7 @@ impl Pending {
         ticket: Arc<Ticket>,
         answer: oneshot::Sender<Result<Answer, Error>>,
     ) -> Self {
-        let namespace = command.key().namespace().into_owned();
+        let namespace = command.namespace().into_owned();
         let bytes = bytes(&command);
         Self { command, namespace, ticket, answer, attempted: false, bytes, conflicts: 0 }
     }
@@ -232,7 +232,8 @@ fn bytes(command: &Command) -> usize {
         Command::Commit(commit) => {
             return 256 + commit.resources.iter().map(String::len).sum::<usize>();
         }
-        Command::Release(_) => return 256,
+        Command::Refund(_) | Command::Adjust(_) => return 1024,
+        Command::Release(_) | Command::Extend(_) | Command::Undo(_) => return 256,
     };
     let map = |map: &Dimensions| map.iter().map(|(k, v)| k.len() + v.len() + 16).sum::<usize>();
     let request = &reserve.request;
@@ -268,7 +269,11 @@ mod tests {
     }
 
     fn ids(batch: &[Pending]) -> Vec<String> {
-        batch.iter().map(|pending| pending.command.key().to_string()).collect()
+        let id = |pending: &Pending| match &pending.command {
+            Command::Release(release) => release.key.to_string(),
+            other => unreachable!("{other:?}"),
+        };
+        batch.iter().map(id).collect()
     }
 
     #[tokio::test]

@@ -52,6 +52,21 @@ pub struct Change<T> {
     /// The guards of other records of the change set prove that this one has
     /// the expected version too; a store may save itself the look.
     pub proven: bool,
+    /// How much of it changes, for a store that can change parts of a document.
+    pub extent: Extent,
+}
+
+/// How much of a record changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    /// What a decision usually changes: of a reservation how it is settled, of a
+    /// counter what it counts. Never an instant that reservations are found by.
+    #[default]
+    Usual,
+    /// When it runs out or may be removed, too.
+    Instants,
+    /// Everything: it is another record under the same key.
+    Whole,
 }
 
 impl<T> Change<T> {
@@ -100,15 +115,30 @@ pub struct Binding {
     pub purge_at: Option<Time>,
 }
 
+/// A resource that is free again.
+#[derive(Clone, Debug)]
+pub struct Unbinding {
+    /// The resource.
+    pub resource: ResourceKey,
+    /// The reservation that it belongs to now, which changes in the same change
+    /// set: its guard stands for the binding.
+    pub owner: ReservationKey,
+}
+
 /// Changes that are made together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeSet {
     /// Reservations.
     pub reservations: Vec<Change<Arc<Reservation>>>,
+    /// Reservations to be removed; none of them may be changed too.
+    pub removed_reservations: Vec<Removal<ReservationKey>>,
     /// Counters.
     pub counters: Vec<Change<Counter>>,
-    /// Bindings to be made; none of these resources may be bound yet.
+    /// Bindings to be made, once those to be removed are gone; none of these
+    /// resources may be bound then.
     pub resources: Vec<Binding>,
+    /// Bindings to be removed.
+    pub removed_resources: Vec<Unbinding>,
     /// Subjects.
     pub subjects: Vec<Change<Subject>>,
     /// Subjects to be removed; none of them may be changed too.
@@ -127,8 +157,10 @@ impl ChangeSet {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.reservations.is_empty()
+            && self.removed_reservations.is_empty()
             && self.counters.is_empty()
             && self.resources.is_empty()
+            && self.removed_resources.is_empty()
             && self.subjects.is_empty()
             && self.removed_subjects.is_empty()
             && self.policies.is_empty()

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use super::lists::{CounterFacts, Lists, ReservationFacts};
 use super::{
-    Binding, Change, ChangeSet, Charged, CounterFilter, CounterPlace, Loaded, ReservationFilter,
-    Retention, Store, StoreError, SubjectFilter, Versioned, Visitor, WriteError,
+    Binding, Change, ChangeSet, Charged, CounterFilter, CounterPlace, Extent, Loaded,
+    ReservationFilter, Retention, Store, StoreError, SubjectFilter, Unbinding, Versioned, Visitor,
+    WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::Event;
@@ -150,7 +151,7 @@ impl Store for MemoryStore {
         let (found, reservations) = {
             let records = self.records();
             let keys = records.lists.charged(counters, held_after);
-            let reservations = keys.iter().filter_map(|key| records.reservations.get(key));
+            let reservations = keys.iter().filter_map(|(key, _)| records.reservations.get(key));
             let reservations = reservations.map(|row| Arc::clone(&row.value)).collect::<Vec<_>>();
             (look_up(counters, |k| records.counters.get(&*k.text)), reservations)
         };
@@ -229,14 +230,22 @@ impl Records {
             debug_assert!(!change.proven || guarded.is_ok(), "not proven: {}", change.value.key);
             guarded?;
         }
+        for removal in &changes.removed_reservations {
+            removal.guard(version(self.reservations.get(removal.key.as_str())))?;
+        }
         for change in &changes.subjects {
             change.guard_quietly(version(self.subjects.get(&change.value.key())))?;
         }
         for removal in &changes.removed_subjects {
             removal.guard(version(self.subjects.get(&removal.key)))?;
         }
-        let bound =
-            changes.resources.iter().any(|binding| self.resources.contains_key(&binding.resource));
+        let freed = |binding: &Binding| {
+            let owner = self.resources.get(&binding.resource);
+            let mut freed = changes.removed_resources.iter();
+            freed.any(|freed| freed.resource == binding.resource && Some(&freed.owner) == owner)
+        };
+        let taken = |binding: &Binding| self.resources.contains_key(&binding.resource);
+        let bound = changes.resources.iter().any(|binding| taken(binding) && !freed(binding));
         let applied = changes.policies.iter().any(|policy| {
             let revisions = self.policies.get(&policy.spec.namespace);
             revisions.is_some_and(|all| all.contains_key(&policy.revision))
@@ -244,18 +253,24 @@ impl Records {
         if bound || applied { Err(WriteError::Exists) } else { Ok(()) }
     }
 
+    fn remove_reservation(&mut self, key: &str) {
+        if let Some(old) = self.reservations.remove(key) {
+            self.lists.forget_reservation(key, &ReservationFacts::of(&old.value));
+        }
+    }
+
     fn apply(&mut self, changes: &ChangeSet) {
-        for Change { version, value, .. } in changes.reservations.iter().cloned() {
-            let (key, old) = match self.reservations.get_key_value(value.key.as_str()) {
-                Some((key, old)) => (Arc::clone(key), Some(ReservationFacts::of(&old.value))),
-                None => (Arc::from(value.key.as_str()), None),
-            };
-            let facts = ReservationFacts::of(&value);
-            if let Some(old) = old.filter(|_| !self.lists.has_reservation(&key, &facts)) {
-                self.lists.forget_reservation(&key, &old);
+        for Change { version, value, extent, .. } in changes.reservations.iter().cloned() {
+            if extent == Extent::Whole {
+                self.remove_reservation(value.key.as_str());
             }
-            self.lists.put_reservation(&key, &facts);
+            let known = self.reservations.get_key_value(value.key.as_str());
+            let key = known.map_or_else(|| Arc::from(value.key.as_str()), |(k, _)| Arc::clone(k));
+            self.lists.put_reservation(&key, 0, &ReservationFacts::of(&value));
             self.reservations.insert(key, Versioned { version, value });
+        }
+        for removal in &changes.removed_reservations {
+            self.remove_reservation(removal.key.as_str());
         }
         for Change { version, value, .. } in changes.counters.iter().cloned() {
             let text = self.counters.get_key_value(&*value.id.text).map(|(text, _)| text);
@@ -268,6 +283,11 @@ impl Records {
         }
         for removal in &changes.removed_subjects {
             self.subjects.remove(&removal.key);
+        }
+        for Unbinding { resource, owner } in &changes.removed_resources {
+            if self.resources.get(resource) == Some(owner) {
+                self.resources.remove(resource);
+            }
         }
         for Binding { resource, owner, .. } in changes.resources.iter().cloned() {
             self.resources.insert(resource, owner);

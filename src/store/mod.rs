@@ -18,7 +18,10 @@ pub mod memory;
 pub mod mongo;
 pub mod test_clock;
 
-pub use changes::{Binding, Change, ChangeSet, Loaded, Removal, StoreError, Versioned, WriteError};
+pub use changes::{
+    Binding, Change, ChangeSet, Extent, Loaded, Removal, StoreError, Unbinding, Versioned,
+    WriteError,
+};
 pub use feed::{Changed, Feed};
 pub use filter::{CounterFilter, CounterPlace, ReservationFilter, SubjectFilter, Windows};
 pub use test_clock::TestClock;

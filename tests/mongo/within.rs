@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quota_authority::domain::decide::{Command, Commit, Reserve};
+use quota_authority::domain::decide::{Command, Commit, IfExpired, Reserve};
 use quota_authority::domain::invariants;
 use quota_authority::domain::name::ReservationKey;
 use quota_authority::domain::policy::{
@@ -56,6 +56,7 @@ pub fn reserve(id: &str) -> Command {
             commit: false,
             resources: vec![],
             labels: BTreeMap::new(),
+            adjustment: false,
         }),
         principal: "test".to_owned(),
     })
@@ -66,6 +67,7 @@ pub fn commit(id: &str) -> Command {
         key: ReservationKey::new(NAMESPACE, id),
         amounts: vec![],
         resources: vec![],
+        if_expired: IfExpired::Reject,
         principal: "test".to_owned(),
     })
 }

@@ -18,7 +18,7 @@ use quota_authority::domain::time::{Span, Time};
 use quota_authority::domain::window::{
     Anchor, Billing, BillingPeriod, Interval, OnLapse, Rolling, Window,
 };
-use quota_authority::store::{Binding, Change, ChangeSet, Removal};
+use quota_authority::store::{Binding, Change, ChangeSet, Extent, Removal};
 
 /// Far enough ahead that no retention removes a record during a test.
 pub const FAR: i64 = 4_000_000_000_000;
@@ -43,6 +43,7 @@ pub fn counter(namespace: &str, key: &str, used: i64) -> Counter {
         holds: BTreeMap::from([(at(FAR), 4), (at(FAR + 16), i64::MAX / 2)]),
         as_of: at(1_700_000_000_001),
         token: 1_700_000_000_001_000,
+        first_end: Some(at(1_700_000_000_000)),
     }
 }
 
@@ -111,6 +112,7 @@ fn made(namespace: &str, id: &str) -> Reservation {
         token: 17,
         bound,
         enforced: bound == Bound::Unlimited,
+        taken: vec![(at(1_700_000_000_000), 3)],
     };
     Reservation {
         key: ReservationKey::new(namespace, id),
@@ -120,6 +122,7 @@ fn made(namespace: &str, id: &str) -> Reservation {
             commit: false,
             resources: vec!["planned".to_owned()],
             labels: dimensions(&[("who", "me")]),
+            adjustment: false,
         })),
         charges: [charge(Bound::AtMost(i64::MAX), "x"), charge(Bound::Unlimited, "y")].into(),
         create_time: at(1_700_000_000_000),
@@ -131,6 +134,9 @@ fn made(namespace: &str, id: &str) -> Reservation {
             amounts: vec![1, i64::MAX],
             principal: "anonymous".to_owned(),
             reason: "because".to_owned(),
+            refund_id: "r/1".to_owned(),
+            unfreed: vec![(1, 2)],
+            times: 3,
         }],
         policy_revision: 9,
         principal: "anonymous".to_owned(),
@@ -145,13 +151,8 @@ pub fn settled(reservation: Arc<Reservation>) -> Arc<Reservation> {
         amounts: vec![1, 0],
         resources: vec!["planned".to_owned(), "a/b".to_owned()],
     };
-    reservation.history.push(HistoryEntry {
-        time: at(1_700_000_000_500),
-        event: HistoryEvent::Committed,
-        amounts: vec![1, 0],
-        principal: "anonymous".to_owned(),
-        reason: String::new(),
-    });
+    let (event, time) = (HistoryEvent::Committed, at(1_700_000_000_500));
+    reservation.history.push(HistoryEntry::new(event, time, vec![1, 0], "anonymous"));
     reservation.purge_at = None;
     Arc::new(reservation)
 }
@@ -254,7 +255,14 @@ pub fn event(namespace: &str) -> Event {
 }
 
 pub fn put<T>(expected: Option<i64>, version: i64, value: T) -> Change<T> {
-    Change { expected, version, value, purge_at: Some(at(FAR)), proven: false }
+    Change {
+        expected,
+        version,
+        value,
+        purge_at: Some(at(FAR)),
+        proven: false,
+        extent: Extent::Usual,
+    }
 }
 
 /// The removal of a [`subject`] of namespace `n`.

@@ -36,7 +36,7 @@ pub fn reservation(reservation: &Reservation, now: Time) -> v1::Reservation {
         labels: reservation.request.iter().flat_map(|r| r.labels.clone()).collect(),
         policy_revision: reservation.policy_revision,
         principal: reservation.principal.clone(),
-        adjustment: false,
+        adjustment: reservation.request.as_ref().is_some_and(|request| request.adjustment),
     }
 }
 
@@ -76,12 +76,13 @@ pub fn over_limit(over: &OverLimit) -> v1::OverLimit {
 
 fn items(reservation: &Reservation) -> Vec<v1::ReservationItem> {
     let committed = reservation.committed().unwrap_or_default();
+    let refunded = reservation.refunded();
     let item = |(n, item): (usize, &crate::domain::reservation::ItemRequest)| v1::ReservationItem {
         metric: item.metric.clone(),
         dimensions: map(&item.dimensions),
         reserved_amount: item.amount,
         committed_amount: committed.get(n).copied().unwrap_or(0),
-        refunded_amount: 0,
+        refunded_amount: refunded.get(n).copied().unwrap_or(0),
     };
     reservation.items().iter().enumerate().map(item).collect()
 }
@@ -94,7 +95,7 @@ fn charge(reservation: &Reservation, charge: &Charge, state: ReservationState) -
         window: charge.counter.window.start().zip(charge.counter.window.end()).map(window),
         amount: match state {
             ReservationState::Held => sum(charge, &reservation.reserved()),
-            ReservationState::Committed => reservation.used_by(charge),
+            ReservationState::Committed => sum(charge, &reservation.left()),
             ReservationState::Released | ReservationState::Expired => 0,
         },
         fencing_token: charge.token,
@@ -102,20 +103,37 @@ fn charge(reservation: &Reservation, charge: &Charge, state: ReservationState) -
 }
 
 fn entry(entry: &HistoryEntry) -> v1::HistoryEntry {
-    let event = match entry.event {
-        HistoryEvent::Reserved => "reserved",
-        HistoryEvent::Committed => "committed",
-        HistoryEvent::Released => "released",
-        HistoryEvent::Expired => "expired",
-    };
     v1::HistoryEntry {
         time: Some(timestamp(entry.time)),
-        event: event.to_owned(),
+        event: step_name(entry.event).to_owned(),
         amounts: entry.amounts.clone(),
         principal: entry.principal.clone(),
         reason: entry.reason.clone(),
-        refund_id: String::new(),
-        times: 1,
+        refund_id: entry.refund_id.clone(),
+        times: entry.times,
+    }
+}
+
+/// What a step of a reservation is called.
+pub fn step_name(event: HistoryEvent) -> &'static str {
+    match event {
+        HistoryEvent::Reserved => "reserved",
+        HistoryEvent::Committed => "committed",
+        HistoryEvent::Released => "released",
+        HistoryEvent::Extended => "extended",
+        HistoryEvent::Refunded => "refunded",
+        HistoryEvent::Adjusted => "adjusted",
+        HistoryEvent::Expired => "expired",
+    }
+}
+
+/// What a reservation that stands there is called.
+pub fn state_name(state: ReservationState) -> &'static str {
+    match state {
+        ReservationState::Held => "held",
+        ReservationState::Committed => "committed",
+        ReservationState::Released => "released",
+        ReservationState::Expired => "expired",
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::times;
-use crate::domain::decide::{Commit, FindBy, Release, Reserve, merge};
+use crate::domain::decide::{Commit, Extend, FindBy, IfExpired, Refund, Release, Reserve, merge};
 use crate::domain::name::{
     Dimensions, MAX_MAP_ENTRIES, ReservationKey, ResourceKey, Violation, check_map, check_name,
     quoted,
@@ -37,6 +37,13 @@ impl Faults {
         check_name(field, name, &mut self.0);
     }
 
+    /// A reason, where one is given.
+    fn reason(&mut self, reason: &str) {
+        if !reason.is_empty() {
+            self.name("reason", reason);
+        }
+    }
+
     /// The value, if nothing was wrong.
     pub fn or<T>(self, value: T) -> Result<T, Refusal> {
         if self.0.is_empty() { Ok(value) } else { Err(Refusal::InvalidFields(self.0)) }
@@ -53,9 +60,7 @@ pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, 
     faults.name("namespace", &request.namespace);
     faults.name("reservation_id", &request.reservation_id);
     let items = items(request.items, request.dimensions, &mut faults);
-    let ttl = request
-        .ttl
-        .map_or(Some(DEFAULT_TTL), |ttl| faults.keep(times::span("ttl", ttl, MIN_TTL, MAX_TTL)));
+    let ttl = ttl(request.ttl, &mut faults);
     if let Some(wait) = request.wait {
         match faults.keep(times::span("wait", wait, Span::ZERO, MAX_WAIT)) {
             Some(wait) if wait > Span::ZERO => {
@@ -71,10 +76,11 @@ pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, 
         key: ReservationKey::new(&request.namespace, &request.reservation_id),
         request: Arc::new(Request {
             items,
-            ttl: ttl.unwrap_or(DEFAULT_TTL),
+            ttl,
             commit: request.commit,
             resources: request.resources,
             labels,
+            adjustment: false,
         }),
         principal: principal.to_owned(),
     })
@@ -89,19 +95,54 @@ pub fn commit(request: v1::CommitRequest, principal: &str) -> Result<Commit, Ref
     let mut faults = Faults::default();
     faults.name("namespace", &request.namespace);
     faults.name("reservation_id", &request.reservation_id);
-    amounts(&request.amounts, &mut faults);
+    amounts(&request.amounts, "Release gives all back", &mut faults);
     resources(&request.resources, &mut faults);
-    match v1::IfExpired::try_from(request.if_expired) {
-        Ok(v1::IfExpired::Unspecified | v1::IfExpired::Reject) => {}
-        Ok(_) => faults.add("if_expired", "only REJECT is served by this version"),
-        Err(_) => faults.add("if_expired", "must be REJECT, RECLAIM or OVERDRAW"),
-    }
+    let if_expired = match v1::IfExpired::try_from(request.if_expired) {
+        Ok(v1::IfExpired::Unspecified | v1::IfExpired::Reject) => IfExpired::Reject,
+        Ok(v1::IfExpired::Reclaim) => IfExpired::Reclaim,
+        Ok(v1::IfExpired::Overdraw) => IfExpired::Overdraw,
+        Err(_) => {
+            faults.add("if_expired", "must be REJECT, RECLAIM or OVERDRAW");
+            IfExpired::Reject
+        }
+    };
     faults.or(Commit {
         key: ReservationKey::new(&request.namespace, &request.reservation_id),
         amounts: request.amounts,
         resources: request.resources,
+        if_expired,
         principal: principal.to_owned(),
     })
+}
+
+/// An Extend.
+///
+/// # Errors
+///
+/// Every fault of the request.
+pub fn extend(request: v1::ExtendRequest, principal: &str) -> Result<Extend, Refusal> {
+    let mut faults = Faults::default();
+    faults.name("namespace", &request.namespace);
+    faults.name("reservation_id", &request.reservation_id);
+    let ttl = ttl(request.ttl, &mut faults);
+    let key = ReservationKey::new(&request.namespace, &request.reservation_id);
+    faults.or(Extend { key, ttl, principal: principal.to_owned() })
+}
+
+/// A Refund.
+///
+/// # Errors
+///
+/// Every fault of the request.
+pub fn refund(request: v1::RefundRequest, principal: &str) -> Result<Refund, Refusal> {
+    let v1::RefundRequest { namespace, reservation_id, resource, refund_id, amounts, reason } =
+        request;
+    let mut faults = Faults::default();
+    let find_by = find_by(&namespace, &reservation_id, &resource, &mut faults);
+    faults.name("refund_id", &refund_id);
+    self::amounts(&amounts, "leave it empty to refund all that is left", &mut faults);
+    faults.reason(&reason);
+    faults.or(Refund { find_by, refund_id, amounts, reason, principal: principal.to_owned() })
 }
 
 /// A Release.
@@ -113,9 +154,7 @@ pub fn release(request: v1::ReleaseRequest, principal: &str) -> Result<Release, 
     let mut faults = Faults::default();
     faults.name("namespace", &request.namespace);
     faults.name("reservation_id", &request.reservation_id);
-    if !request.reason.is_empty() {
-        faults.name("reason", &request.reason);
-    }
+    faults.reason(&request.reason);
     faults.or(Release {
         key: ReservationKey::new(&request.namespace, &request.reservation_id),
         reason: request.reason,
@@ -144,8 +183,13 @@ pub fn check(request: v1::CheckRequest) -> Result<(String, Vec<ItemRequest>), Re
 pub fn find(request: &v1::GetReservationRequest) -> Result<(String, FindBy), Refusal> {
     let v1::GetReservationRequest { namespace, reservation_id, resource } = request;
     let mut faults = Faults::default();
+    let find_by = find_by(namespace, reservation_id, resource, &mut faults);
+    faults.or((namespace.clone(), find_by))
+}
+
+fn find_by(namespace: &str, reservation_id: &str, resource: &str, faults: &mut Faults) -> FindBy {
     faults.name("namespace", namespace);
-    let find_by = match (reservation_id.is_empty(), resource.is_empty()) {
+    match (reservation_id.is_empty(), resource.is_empty()) {
         (true, false) => {
             faults.name("resource", resource);
             FindBy::Resource(ResourceKey::new(namespace, resource))
@@ -162,8 +206,7 @@ pub fn find(request: &v1::GetReservationRequest) -> Result<(String, FindBy), Ref
             faults.add("resource", "must be empty where reservation_id is given");
             FindBy::Id(ReservationKey::new(namespace, reservation_id))
         }
-    };
-    faults.or((namespace.clone(), find_by))
+    }
 }
 
 /// What a `GetUsage` asks for.
@@ -230,7 +273,13 @@ fn items(
     checked
 }
 
-fn amounts(amounts: &[i64], faults: &mut Faults) {
+/// How long a hold is to last; some span in place of one that is out of bounds.
+fn ttl(ttl: Option<prost_types::Duration>, faults: &mut Faults) -> Span {
+    let checked = ttl.and_then(|ttl| faults.keep(times::span("ttl", ttl, MIN_TTL, MAX_TTL)));
+    checked.unwrap_or(DEFAULT_TTL)
+}
+
+fn amounts(amounts: &[i64], instead: &str, faults: &mut Faults) {
     if amounts.len() > MAX_ITEMS {
         faults.add(
             "amounts",
@@ -243,7 +292,7 @@ fn amounts(amounts: &[i64], faults: &mut Faults) {
     // A zero leaves one item of several out, which a partly created order
     // needs; nothing but zeros would be a Release by another name.
     if !amounts.is_empty() && amounts.iter().all(|amount| *amount == 0) {
-        faults.add("amounts", "are all 0; at least one must be above 0 (Release gives all back)");
+        faults.add("amounts", format!("are all 0; at least one must be above 0 ({instead})"));
     }
 }
 

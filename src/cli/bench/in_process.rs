@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 
 use super::load::{self, Caller, Step, Tally};
 use super::{Args, METRIC, NAMESPACE};
-use crate::domain::decide::{Command, Commit, Reserve};
+use crate::domain::decide::{Command, Commit, IfExpired, Reserve};
 use crate::domain::name::{Dimensions, ReservationKey};
 use crate::domain::policy::PolicySpec;
 use crate::domain::reservation::{DEFAULT_TTL, ItemRequest, Request};
@@ -59,13 +59,15 @@ impl Caller for EngineCaller {
             commit: false,
             resources: Vec::new(),
             labels: Dimensions::new(),
+            adjustment: false,
         });
         let principal = "bench".to_owned();
         let started = Instant::now();
         let reserve = Reserve { key: key.clone(), request, principal: principal.clone() };
         self.submit(Command::Reserve(reserve)).await?;
         let reserved = Instant::now();
-        let commit = Commit { key, amounts: Vec::new(), resources: Vec::new(), principal };
+        let (amounts, resources, if_expired) = (Vec::new(), Vec::new(), IfExpired::Reject);
+        let commit = Commit { key, amounts, resources, if_expired, principal };
         self.submit(Command::Commit(commit)).await?;
         Ok(Step::Pair { reserve: reserved - started, commit: reserved.elapsed() })
     }

@@ -47,7 +47,20 @@ pub(super) fn assess<'p>(
         return Err(Refusal::invalid("items", message).into());
     }
     let named = policy.named_subjects(items, &matches);
-    let (subjects, complete) = Subjects::load(state, &named);
+    assess_matches(state, policy, matches, &named, clock, purpose)
+}
+
+/// The same for matches that are found already, and for the subjects that they
+/// name.
+pub(super) fn assess_matches<'p>(
+    state: &mut State<'_>,
+    policy: &'p Policy,
+    matches: Vec<Match<'p>>,
+    named: &[SubjectKey],
+    clock: Time,
+    purpose: Purpose,
+) -> Result<Assessment<'p>, Stop> {
+    let (subjects, complete) = Subjects::load(state, named);
     if matches.iter().any(|found| found.limit.spec.billing_dimension().is_some()) {
         // Which counter it is depends on the subject.
         complete?;

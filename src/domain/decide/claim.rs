@@ -121,7 +121,12 @@ impl Subjects {
     pub fn bound(&self, policy: &Policy, limit: &Limit, now: Time) -> Result<Bound, Refusal> {
         let mut least = match &limit.spec.max {
             MaxSpec::Same(bound) => *bound,
-            MaxSpec::ByPlan(_) => Bound::Unlimited,
+            // Where nobody's plan is known, which only an operator's correction
+            // of a counter can be without: the largest of any.
+            MaxSpec::ByPlan(by_plan) => {
+                let bounds = by_plan.values().copied();
+                bounds.max_by_key(|bound| bound.ceiling()).unwrap_or(Bound::AtMost(0))
+            }
         };
         for (n, (key, subject)) in self.0.iter().enumerate() {
             let bound = policy.bound(limit, key, subject.as_deref(), now)?;

@@ -9,15 +9,20 @@
 //! is charged to in the same step. The engine builds on that: guarded counters
 //! stand for the reservations charged to them.
 
+mod adjust;
 mod assess;
 mod claim;
+mod extend;
 mod outlook;
 mod read;
+mod refund;
 mod reserve;
 mod settle;
+mod undo;
 
 pub use read::{FindBy, Usage, check, reservation, usage};
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::name::{Dimensions, ReservationKey};
@@ -37,15 +42,28 @@ pub enum Command {
     Commit(Commit),
     /// Give a hold back.
     Release(Release),
+    /// Put off a hold's end.
+    Extend(Extend),
+    /// Give back what was used.
+    Refund(Refund),
+    /// Correct a counter by hand.
+    Adjust(Adjust),
+    /// Take a grant back that nobody has heard of.
+    Undo(Undo),
 }
 
 impl Command {
-    /// The reservation that it is about.
-    pub fn key(&self) -> &ReservationKey {
+    /// The namespace that it is about.
+    pub fn namespace(&self) -> Cow<'_, str> {
         match self {
-            Self::Reserve(reserve) => &reserve.key,
-            Self::Commit(commit) => &commit.key,
-            Self::Release(release) => &release.key,
+            Self::Reserve(reserve) => reserve.key.namespace(),
+            Self::Commit(commit) => commit.key.namespace(),
+            Self::Release(release) => release.key.namespace(),
+            Self::Extend(extend) => extend.key.namespace(),
+            Self::Refund(Refund { find_by: FindBy::Id(key), .. }) => key.namespace(),
+            Self::Refund(Refund { find_by: FindBy::Resource(key), .. }) => key.namespace(),
+            Self::Adjust(adjust) => adjust.key.namespace(),
+            Self::Undo(undo) => undo.key.namespace(),
         }
     }
 }
@@ -70,8 +88,22 @@ pub struct Commit {
     pub amounts: Vec<i64>,
     /// Resources to bind besides those named when reserving.
     pub resources: Vec<String>,
+    /// What to do where the hold has run out.
+    pub if_expired: IfExpired,
     /// Who asks.
     pub principal: String,
+}
+
+/// What a Commit does with a hold that has run out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfExpired {
+    /// Refuse.
+    #[default]
+    Reject,
+    /// Take the units again, if they are there.
+    Reclaim,
+    /// Record them, there or not.
+    Overdraw,
 }
 
 /// Give a hold back.
@@ -86,6 +118,65 @@ pub struct Release {
     pub allow_missing: bool,
     /// Who asks.
     pub principal: String,
+}
+
+/// Put off a hold's end: its `expire_time` becomes the later of itself and now
+/// plus the ttl.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extend {
+    /// Which reservation.
+    pub key: ReservationKey,
+    /// How long from now.
+    pub ttl: Span,
+    /// Who asks.
+    pub principal: String,
+}
+
+/// Give back what was used, to the windows it was booked in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refund {
+    /// Which reservation.
+    pub find_by: FindBy,
+    /// The caller's id for this refund, unique within the reservation.
+    pub refund_id: String,
+    /// Units, item by item, none negative and not all 0; empty means all that
+    /// is left.
+    pub amounts: Vec<i64>,
+    /// Why, for the history.
+    pub reason: String,
+    /// Who asks.
+    pub principal: String,
+}
+
+/// Correct a counter by hand. It makes a reservation of its own, so that a
+/// counter remains the sum of what is charged to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adjust {
+    /// Namespace and id of the reservation to make.
+    pub key: ReservationKey,
+    /// The limit.
+    pub limit: String,
+    /// Which of its counters: the values of its `per` dimensions.
+    pub counter: Dimensions,
+    /// Units to add, or to take away where it is below 0; never 0.
+    pub delta: i64,
+    /// Resources to bind, for what is booked after the fact.
+    pub resources: Vec<String>,
+    /// Why, for the history.
+    pub reason: String,
+    /// Who asks.
+    pub principal: String,
+}
+
+/// Take back a grant that its caller did not live to hear of: its id is free
+/// again, as if it had never been. Where it was settled since, nothing happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undo {
+    /// Which reservation.
+    pub key: ReservationKey,
+    /// The fencing tokens that it was granted, charge by charge: another that
+    /// was made under the same id since is left alone.
+    pub tokens: Vec<i64>,
 }
 
 /// The circumstances of a decision.
@@ -144,6 +235,10 @@ pub fn decide(state: &mut State<'_>, rules: &Rules<'_>, command: &Command) -> Re
         Command::Reserve(reserve) => reserve::reserve(state, rules, reserve),
         Command::Commit(commit) => settle::commit(state, rules, commit),
         Command::Release(release) => settle::release(state, rules, release),
+        Command::Extend(extend) => extend::extend(state, rules, extend),
+        Command::Refund(refund) => refund::refund(state, rules, refund),
+        Command::Adjust(adjust) => adjust::adjust(state, rules, adjust),
+        Command::Undo(undo) => undo::undo(state, rules, undo),
     }
 }
 

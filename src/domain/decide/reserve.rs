@@ -59,6 +59,7 @@ pub(super) fn reserve(
             token,
             bound: claim.bound,
             enforced: claim.enforced,
+            taken: Vec::new(),
         });
     }
     let reservation = Arc::new(make(rules, command, charges, until, now));
@@ -136,13 +137,7 @@ fn make(
     now: Time,
 ) -> Reservation {
     let amounts: Vec<i64> = command.request.items.iter().map(|item| item.amount).collect();
-    let entry = |event| HistoryEntry {
-        time: now,
-        event,
-        amounts: amounts.clone(),
-        principal: command.principal.clone(),
-        reason: String::new(),
-    };
+    let entry = |event| HistoryEntry::new(event, now, amounts.clone(), &command.principal);
     let mut history = vec![entry(HistoryEvent::Reserved)];
     let mut settled = Settled::Open;
     if command.request.commit {

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use super::assess::{prepare, refuse_foreign, standing};
-use super::{Answer, Commit, Release, Rules, Stop};
+use super::{Answer, Commit, IfExpired, Release, Rules, Stop};
 use crate::domain::name::{ReservationKey, ResourceKey};
+use crate::domain::policy::Bound;
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::{
-    HistoryEntry, HistoryEvent, MAX_RESOURCES, Reservation, ReservationState, Settled,
+    HistoryEntry, HistoryEvent, MAX_RESOURCES, OVERDRAWN, RECLAIMED, Reservation, ReservationState,
+    Settled, sum,
 };
 use crate::domain::state::State;
-use crate::domain::time::Time;
+use crate::domain::status::{LimitStatus, most_binding_first};
+use crate::domain::time::{Span, Time};
 use crate::domain::window::Window;
 
 pub(super) fn commit(
@@ -20,16 +23,20 @@ pub(super) fn commit(
 ) -> Result<Answer, Stop> {
     let (reservation, now) = find(state, rules, &command.key)?;
     let id = command.key.id().into_owned();
-    match reservation.state(now) {
-        ReservationState::Held => {}
+    let late = match reservation.state(now) {
+        ReservationState::Held => None,
         ReservationState::Committed => return replay(state, rules, command, reservation, now),
         ReservationState::Released => return Err(Refusal::AlreadyReleased { id }.into()),
-        ReservationState::Expired => {
+        ReservationState::Expired if command.if_expired == IfExpired::Reject => {
             let expire_time = reservation.expire_time;
             return Err(Refusal::ReservationExpired { id, expire_time }.into());
         }
-    }
+        ReservationState::Expired => Some(command.if_expired),
+    };
     let amounts = amounts_of(&reservation, command)?;
+    if let Some(if_expired) = late {
+        refuse_late(state, rules, &reservation, &amounts, if_expired, now)?;
+    }
     let resources = resources_of(&reservation, command);
     if resources.len() > MAX_RESOURCES {
         let message = format!(
@@ -48,23 +55,51 @@ pub(super) fn commit(
     for binding in bindings {
         state.bind(binding, command.key.clone());
     }
-    reservation.history.push(HistoryEntry {
-        time: now,
-        event: HistoryEvent::Committed,
-        amounts: amounts.clone(),
-        principal: command.principal.clone(),
-        reason: String::new(),
-    });
+    let entry =
+        HistoryEntry::new(HistoryEvent::Committed, now, amounts.clone(), &command.principal);
+    let reason = match late {
+        None | Some(IfExpired::Reject) => "",
+        Some(IfExpired::Reclaim) => RECLAIMED,
+        Some(IfExpired::Overdraw) => OVERDRAWN,
+    };
+    reservation.history.push(HistoryEntry { reason: reason.to_owned(), ..entry });
     reservation.settled = Settled::Committed { at: now, amounts, resources };
     give_back(state, &reservation, now);
-    let holds_lifetime = reservation
-        .charges
-        .iter()
-        .any(|charge| charge.counter.window == Window::Lifetime && reservation.used_by(charge) > 0);
-    if holds_lifetime {
-        reservation.purge_at = None;
-    }
+    reservation.purge_at = kept_until(&reservation, now, rules.retention);
     Ok(finish(state, rules, reservation, now))
+}
+
+/// Refuses a commit that comes after its hold has run out, where what it would
+/// take again is not there: by what the limits allow now, on the counters that
+/// it was charged to then.
+fn refuse_late(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    reservation: &Reservation,
+    amounts: &[i64],
+    if_expired: IfExpired,
+    now: Time,
+) -> Result<(), Stop> {
+    let at_rest = standing(state, rules, reservation, now);
+    let mut failing = Vec::new();
+    for (charge, status) in reservation.charges.iter().zip(at_rest) {
+        let counter = state.counter(&charge.counter);
+        let requested = sum(charge, amounts);
+        let enforced = status.enforced && if_expired == IfExpired::Reclaim;
+        let bound = if enforced { status.bound } else { Bound::Unlimited };
+        if requested > 0 && !counter.fits(bound, requested, now) {
+            let retry_time = counter.first_fit(bound, requested, now);
+            failing.push(LimitStatus { requested, exceeded: true, retry_time, ..status });
+        }
+    }
+    if failing.is_empty() {
+        return Ok(());
+    }
+    most_binding_first(&mut failing);
+    // Absent where one of them never has room by itself.
+    let all: Option<Vec<Time>> = failing.iter().map(|limit| limit.retry_time).collect();
+    let retry_time = all.and_then(|times| times.into_iter().max());
+    Err(Refusal::QuotaExceeded { limits: failing, retry_time, now }.into())
 }
 
 pub(super) fn release(
@@ -73,11 +108,8 @@ pub(super) fn release(
     command: &Release,
 ) -> Result<Answer, Stop> {
     let entry = |now, amounts| HistoryEntry {
-        time: now,
-        event: HistoryEvent::Released,
-        amounts,
-        principal: command.principal.clone(),
         reason: command.reason.clone(),
+        ..HistoryEntry::new(HistoryEvent::Released, now, amounts, &command.principal)
     };
     if command.allow_missing && state.reservation(&command.key)?.is_none() {
         if rules.policy.is_none() {
@@ -112,7 +144,7 @@ pub(super) fn release(
     Ok(finish(state, rules, reservation, now))
 }
 
-fn find(
+pub(super) fn find(
     state: &mut State<'_>,
     rules: &Rules<'_>,
     key: &ReservationKey,
@@ -126,7 +158,7 @@ fn find(
 
 /// Settles the hold on every counter: what `reservation` now says is committed
 /// becomes use, the rest is free.
-fn give_back(state: &mut State<'_>, reservation: &Reservation, now: Time) {
+pub(super) fn give_back(state: &mut State<'_>, reservation: &Reservation, now: Time) {
     for charge in reservation.charges.iter() {
         let (held, used) = (reservation.held_by(charge), reservation.used_by(charge));
         let counter = state.counter_mut(&charge.counter);
@@ -134,7 +166,39 @@ fn give_back(state: &mut State<'_>, reservation: &Reservation, now: Time) {
     }
 }
 
-fn finish(state: &mut State<'_>, rules: &Rules<'_>, reservation: Reservation, now: Time) -> Answer {
+/// Sets the resources of a reservation free, which nothing is used of any more.
+pub(super) fn set_free(state: &mut State<'_>, reservation: &Reservation, resources: &[String]) {
+    for name in resources {
+        let resource = ResourceKey::new(&reservation.key.namespace(), name);
+        state.unbind(resource, &reservation.key);
+    }
+}
+
+/// When retention may remove a reservation that has changed at `now`: never
+/// sooner than was said before; not at all while it is used of a counter for
+/// ever, since it is the holder there. Raised to the end of a day, since the
+/// instant is indexed and a lock that is renewed would move it each time.
+pub(super) fn kept_until(reservation: &Reservation, now: Time, retention: Span) -> Option<Time> {
+    let mut charges = reservation.charges.iter();
+    if charges.any(|c| c.counter.window == Window::Lifetime && reservation.used_by(c) != 0) {
+        return None;
+    }
+    let held = reservation.state(now) == ReservationState::Held;
+    let from = if held { reservation.expire_time } else { now };
+    let counts = reservation.charges.iter().filter_map(|c| c.counter.window.counts_until(from));
+    let last = counts.fold(from, Time::max);
+    match reservation.purge_at {
+        Some(known) if last.plus(retention) <= known => Some(known),
+        _ => Some(last.round_up(Span::from_days(1)).plus(retention)),
+    }
+}
+
+pub(super) fn finish(
+    state: &mut State<'_>,
+    rules: &Rules<'_>,
+    reservation: Reservation,
+    now: Time,
+) -> Answer {
     let reservation = Arc::new(reservation);
     let limits = standing(state, rules, &reservation, now);
     state.put_reservation(Arc::clone(&reservation));

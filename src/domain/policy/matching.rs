@@ -120,10 +120,14 @@ impl Policy {
         &self.limits
     }
 
+    /// The limit of that name.
+    pub fn present_limit(&self, name: &str) -> Option<&Limit> {
+        Some(&self.limits[*self.by_name.get(name)?])
+    }
+
     /// The limit of that name, if it still counts as it did in `generation`.
     pub fn limit(&self, name: &str, generation: i64) -> Option<&Limit> {
-        let limit = &self.limits[*self.by_name.get(name)?];
-        Some(limit).filter(|limit| limit.generation == generation)
+        self.present_limit(name).filter(|limit| limit.generation == generation)
     }
 
     /// Every limit that applies to `items`, each with one entry per counter

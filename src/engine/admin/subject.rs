@@ -9,7 +9,7 @@ use crate::domain::state::Keys;
 use crate::domain::subject::{Override, OverrideChange, Subject};
 use crate::domain::time::Time;
 use crate::engine::{Engine, Error};
-use crate::store::{Change, ChangeSet, Removal, SubjectFilter, Versioned};
+use crate::store::{Change, ChangeSet, Extent, Removal, SubjectFilter, Versioned};
 
 /// A subject as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,14 @@ impl Engine {
             let event = event(kind, before.as_ref(), after, principal, now);
             let value = subject.clone();
             let changes = ChangeSet {
-                subjects: vec![Change { expected, version, value, purge_at: None, proven: false }],
+                subjects: vec![Change {
+                    expected,
+                    version,
+                    value,
+                    purge_at: None,
+                    proven: false,
+                    extent: Extent::Whole,
+                }],
                 events: vec![event],
                 ..ChangeSet::default()
             };

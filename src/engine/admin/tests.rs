@@ -14,7 +14,7 @@ use crate::engine::{Engine, Error, OverLimit, Settings};
 use crate::store::clock::{Clock, ManualClock};
 use crate::store::faulty::{Fault, FaultyStore};
 use crate::store::memory::MemoryStore;
-use crate::store::{Change, ChangeSet, Store as _};
+use crate::store::{Change, ChangeSet, Extent, Store as _};
 
 /// An engine over a store under a clock that stands still, with a policy.
 async fn engine() -> (Arc<Engine>, Arc<FaultyStore>, Arc<MemoryStore>) {
@@ -104,7 +104,14 @@ async fn count(store: &FaultyStore, limit: &str, counters: i64) {
         let key = [("user".to_owned(), format!("{n:05}"))].into();
         let id = CounterId::new("n", limit, "m", 1, key, Window::Lifetime);
         let value = Counter { used: Used::Total(n), ..Counter::new(Arc::new(id)) };
-        Change { expected: None, version: 1, value, purge_at: None, proven: false }
+        Change {
+            expected: None,
+            version: 1,
+            value,
+            purge_at: None,
+            proven: false,
+            extent: Extent::Whole,
+        }
     };
     let counters = (0..counters).map(counter).collect();
     store.write(&ChangeSet { counters, ..ChangeSet::default() }).await.unwrap();

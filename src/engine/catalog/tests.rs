@@ -7,7 +7,7 @@ use crate::domain::policy::{
 use crate::store::clock::{Clock, ManualClock};
 use crate::store::faulty::FaultyStore;
 use crate::store::memory::MemoryStore;
-use crate::store::{Change, ChangeSet};
+use crate::store::{Change, ChangeSet, Extent};
 
 fn catalog() -> Catalog {
     let clock = Clock::Manual(ManualClock::at(crate::domain::time::Time::default()));
@@ -129,7 +129,14 @@ async fn put_elsewhere(store: &SharedStore, version: i64) -> SubjectKey {
     };
     let key = subject.key();
     let expected = (version > 1).then_some(version - 1);
-    let put = Change { expected, version, value: subject, purge_at: None, proven: false };
+    let put = Change {
+        expected,
+        version,
+        value: subject,
+        purge_at: None,
+        proven: false,
+        extent: Extent::Whole,
+    };
     store.write(&ChangeSet { subjects: vec![put], ..ChangeSet::default() }).await.unwrap();
     key
 }

@@ -32,6 +32,9 @@ pub struct CounterDoc {
     holds: Vec<HoldDoc>,
     as_of: bson::DateTime,
     token: i64,
+    /// [`Counter::first_end`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_end: Option<bson::DateTime>,
     /// When retention may remove it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub purge_at: Option<bson::DateTime>,
@@ -66,13 +69,15 @@ pub struct CounterUpdate {
     as_of: bson::DateTime,
     token: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    first_end: Option<bson::DateTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     purge_at: Option<bson::DateTime>,
 }
 
 impl CounterUpdate {
     /// The update of a change.
     pub fn new(change: &Change<Counter>) -> Self {
-        let Counter { id, used, holds, as_of, token } = &change.value;
+        let Counter { id, used, holds, as_of, token, first_end } = &change.value;
         let corrected = matches!(id.window, Window::Billing { .. });
         Self {
             version: change.version,
@@ -82,6 +87,7 @@ impl CounterUpdate {
             holds: hold_docs(holds),
             as_of: date(*as_of),
             token: *token,
+            first_end: first_end.map(date),
             purge_at: change.purge_at.map(date),
         }
     }
@@ -90,7 +96,7 @@ impl CounterUpdate {
 impl CounterDoc {
     /// The document of a change.
     pub fn new(change: &Change<Counter>) -> Self {
-        let Counter { id, used, holds, as_of, token } = &change.value;
+        let Counter { id, used, holds, as_of, token, first_end } = &change.value;
         Self {
             id: id.text.clone(),
             version: change.version,
@@ -105,6 +111,7 @@ impl CounterDoc {
             holds: hold_docs(holds),
             as_of: date(*as_of),
             token: *token,
+            first_end: first_end.map(date),
             purge_at: change.purge_at.map(date),
         }
     }
@@ -142,7 +149,8 @@ impl CounterDoc {
             (_, Some(_)) => return Err("its window does not move, but it has buckets".to_owned()),
         };
         let as_of = time(self.as_of)?;
-        let value = Counter { id: Arc::new(id), used, holds, as_of, token: self.token };
+        let first_end = self.first_end.map(time).transpose()?;
+        let value = Counter { id: Arc::new(id), used, holds, as_of, token: self.token, first_end };
         if value.has_negative() {
             return Err("it counts fewer than no units".to_owned());
         }

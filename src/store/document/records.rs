@@ -16,6 +16,9 @@ pub struct ResourceDoc {
     pub id: String,
     namespace: String,
     resource: String,
+    /// Of what a refund has left behind that was asked for by resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refund_id: Option<String>,
     reservation_id: String,
     /// When retention may remove it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,6 +32,7 @@ impl ResourceDoc {
             id: binding.resource.as_str().to_owned(),
             namespace: binding.resource.namespace().into_owned(),
             resource: binding.resource.resource().into_owned(),
+            refund_id: binding.resource.refund_id().map(std::borrow::Cow::into_owned),
             reservation_id: binding.owner.id().into_owned(),
             purge_at: binding.purge_at.map(date),
         }
@@ -36,7 +40,10 @@ impl ResourceDoc {
 
     /// The resource.
     pub fn key(&self) -> ResourceKey {
-        ResourceKey::new(&self.namespace, &self.resource)
+        match &self.refund_id {
+            None => ResourceKey::new(&self.namespace, &self.resource),
+            Some(refund) => ResourceKey::of_refund(&self.namespace, &self.resource, refund),
+        }
     }
 
     /// The reservation that it belongs to.

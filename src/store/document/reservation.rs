@@ -11,7 +11,7 @@ use crate::domain::reservation::{
     Charge, HistoryEntry, HistoryEvent, ItemRequest, Request, Reservation, Settled,
 };
 use crate::domain::time::{Span, Time};
-use crate::store::{Change, StoreError, Versioned};
+use crate::store::{Change, Extent, StoreError, Versioned};
 
 /// A reservation.
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,6 +61,8 @@ struct RequestDoc {
     resources: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     labels: Vec<Pair>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    adjustment: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -87,6 +89,14 @@ struct ChargeDoc {
     fencing_token: i64,
     max: BoundDoc,
     enforced: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    taken: Vec<TakenDoc>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct TakenDoc {
+    bucket: bson::DateTime,
+    units: i64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -97,6 +107,28 @@ struct HistoryDoc {
     principal: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     reason: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    refund_id: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unfreed: Vec<UnfreedDoc>,
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    times: i64,
+}
+
+/// Units that a refund did not free on one of the charges.
+#[derive(Debug, Serialize, Deserialize)]
+struct UnfreedDoc {
+    charge: i64,
+    units: i64,
+}
+
+fn once() -> i64 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde asks for it
+fn is_once(times: &i64) -> bool {
+    *times == 1
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -105,6 +137,9 @@ enum EventWord {
     Reserved,
     Committed,
     Released,
+    Extended,
+    Refunded,
+    Adjusted,
 }
 
 /// What changes of a reservation once it exists, for a store that can change
@@ -113,7 +148,10 @@ enum EventWord {
 pub struct ReservationUpdate {
     version: i64,
     state: StateWord,
-    expire_time: bson::DateTime,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expire_time: Option<bson::DateTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    purge_at: Option<bson::DateTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
     settle_time: Option<bson::DateTime>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -128,10 +166,13 @@ impl ReservationUpdate {
     pub fn new(change: &Change<Arc<Reservation>>) -> Self {
         let reservation = &change.value;
         let (state, settle_time, committed, resources) = settled(&reservation.settled);
+        // Indexed: sent only where it differs, to spare the look at the index.
+        let moved = |time: Option<Time>| time.filter(|_| change.extent != Extent::Usual).map(date);
         Self {
             version: change.version,
             state,
-            expire_time: date(reservation.expire_time),
+            expire_time: moved(Some(reservation.expire_time)),
+            purge_at: moved(change.purge_at),
             settle_time: settle_time.map(date),
             committed,
             resources,
@@ -236,6 +277,7 @@ impl RequestDoc {
             commit: request.commit,
             resources: request.resources.clone(),
             labels: pairs(&request.labels),
+            adjustment: request.adjustment,
         }
     }
 
@@ -251,6 +293,7 @@ impl RequestDoc {
             commit: self.commit,
             resources: self.resources,
             labels: map(self.labels),
+            adjustment: self.adjustment,
         }
     }
 }
@@ -271,6 +314,11 @@ impl ChargeDoc {
             fencing_token: charge.token,
             max: charge.bound.into(),
             enforced: charge.enforced,
+            taken: charge
+                .taken
+                .iter()
+                .map(|&(bucket, units)| TakenDoc { bucket: date(bucket), units })
+                .collect(),
         }
     }
 
@@ -291,6 +339,11 @@ impl ChargeDoc {
             token: self.fencing_token,
             bound: self.max.into(),
             enforced: self.enforced,
+            taken: self
+                .taken
+                .into_iter()
+                .map(|taken| Ok((time(taken.bucket)?, taken.units)))
+                .collect::<Result<_, String>>()?,
         })
     }
 }
@@ -301,6 +354,9 @@ impl HistoryDoc {
             HistoryEvent::Reserved => EventWord::Reserved,
             HistoryEvent::Committed => EventWord::Committed,
             HistoryEvent::Released => EventWord::Released,
+            HistoryEvent::Extended => EventWord::Extended,
+            HistoryEvent::Refunded => EventWord::Refunded,
+            HistoryEvent::Adjusted => EventWord::Adjusted,
             HistoryEvent::Expired => return None,
         };
         Some(Self {
@@ -309,6 +365,16 @@ impl HistoryDoc {
             amounts: entry.amounts.clone(),
             principal: entry.principal.clone(),
             reason: entry.reason.clone(),
+            refund_id: entry.refund_id.clone(),
+            // Positions of at most 256 charges.
+            unfreed: entry
+                .unfreed
+                .iter()
+                .filter_map(|&(n, units)| {
+                    Some(UnfreedDoc { charge: i64::try_from(n).ok()?, units })
+                })
+                .collect(),
+            times: entry.times,
         })
     }
 
@@ -319,10 +385,20 @@ impl HistoryDoc {
                 EventWord::Reserved => HistoryEvent::Reserved,
                 EventWord::Committed => HistoryEvent::Committed,
                 EventWord::Released => HistoryEvent::Released,
+                EventWord::Extended => HistoryEvent::Extended,
+                EventWord::Refunded => HistoryEvent::Refunded,
+                EventWord::Adjusted => HistoryEvent::Adjusted,
             },
             amounts: self.amounts,
             principal: self.principal,
             reason: self.reason,
+            refund_id: self.refund_id,
+            unfreed: self
+                .unfreed
+                .into_iter()
+                .filter_map(|doc| Some((usize::try_from(doc.charge).ok()?, doc.units)))
+                .collect(),
+            times: self.times,
         })
     }
 }

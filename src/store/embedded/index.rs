@@ -67,9 +67,31 @@ impl Index {
 
     /// Where the records lie that are to go.
     pub fn removed(&self, changes: &ChangeSet) -> Vec<u64> {
-        let subjects = &self.by_kind[Kind::Subject as usize];
-        let removals = changes.removed_subjects.iter();
-        removals.filter_map(|removal| Some(subjects.get(removal.key.as_str())?.number)).collect()
+        let place = |(kind, key): (Kind, &str)| Some(self.by_kind[kind as usize].get(key)?.number);
+        removals(changes).filter_map(place).collect()
+    }
+
+    /// Where the records of these keys lie, those that there are.
+    pub fn places<'k>(
+        &self,
+        kind: Kind,
+        keys: impl Iterator<Item = &'k str>,
+    ) -> Vec<(String, u64)> {
+        let of_kind = &self.by_kind[kind as usize];
+        keys.filter_map(|key| Some((key.to_owned(), of_kind.get(key)?.number))).collect()
+    }
+
+    /// Records are gone, or about to be replaced by others of the same key:
+    /// what listings go by of each.
+    pub fn forget(&mut self, changes: &ChangeSet, gone: &[(String, Listed)]) {
+        for (key, listed) in gone {
+            if let Listed::Reservation(facts) = listed {
+                self.lists.forget_reservation(key, facts);
+            }
+        }
+        for (kind, key) in removals(changes) {
+            self.by_kind[kind as usize].remove(key);
+        }
     }
 
     pub fn add(&mut self, kind: Kind, key: &str, place: Place, listed: &Listed) {
@@ -86,22 +108,11 @@ impl Index {
         let known = of_kind.get_key_value(key).map(|(known, _)| Arc::clone(known));
         let key = known.unwrap_or_else(|| Arc::from(key));
         match listed {
-            Listed::Reservation(facts) => self.lists.put_reservation(&key, facts),
+            Listed::Reservation(facts) => self.lists.put_reservation(&key, place.number, facts),
             Listed::Counter(facts) => self.lists.put_counter(&key, facts),
             Listed::Otherwise => {}
         }
         of_kind.insert(key, place);
-    }
-
-    /// Where the records lie that a row replaces and that are listed where the
-    /// row does not belong.
-    pub fn misplaced(&self, rows: &[Row]) -> Vec<u64> {
-        let misplaced = |row: &Row| {
-            let Listed::Reservation(facts) = &row.listed else { return None };
-            let place = self.by_kind[Kind::Reservation as usize].get(&*row.key)?;
-            (!self.lists.has_reservation(&row.key, facts)).then_some(place.number)
-        };
-        rows.iter().filter_map(misplaced).collect()
     }
 
     pub fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {
@@ -109,6 +120,9 @@ impl Index {
             |kind: Kind, key: &str| self.by_kind[kind as usize].get(key).map(|place| place.version);
         for change in &changes.reservations {
             change.guard(version(Kind::Reservation, change.value.key.as_str()))?;
+        }
+        for removal in &changes.removed_reservations {
+            removal.guard(version(Kind::Reservation, removal.key.as_str()))?;
         }
         for change in &changes.counters {
             change.guard_quietly(version(Kind::Counter, &change.value.id.text))?;
@@ -119,7 +133,12 @@ impl Index {
         for removal in &changes.removed_subjects {
             removal.guard(version(Kind::Subject, removal.key.as_str()))?;
         }
-        let bound = |binding: &Binding| version(Kind::Resource, binding.resource.as_str());
+        let freed = |binding: &Binding| {
+            changes.removed_resources.iter().any(|freed| freed.resource == binding.resource)
+        };
+        let bound = |binding: &Binding| {
+            version(Kind::Resource, binding.resource.as_str()).filter(|_| !freed(binding))
+        };
         let applied = |policy: &PolicyRevision| {
             let key = RevisionDoc::key(&policy.spec.namespace, policy.revision);
             version(Kind::Policy, &key)
@@ -128,6 +147,15 @@ impl Index {
             || changes.policies.iter().any(|policy| applied(policy).is_some());
         if exists { Err(WriteError::Exists) } else { Ok(()) }
     }
+}
+
+/// The records that go, by kind and key.
+fn removals(changes: &ChangeSet) -> impl Iterator<Item = (Kind, &str)> {
+    let subjects = changes.removed_subjects.iter().map(|r| (Kind::Subject, r.key.as_str()));
+    let reservations =
+        changes.removed_reservations.iter().map(|r| (Kind::Reservation, r.key.as_str()));
+    let resources = changes.removed_resources.iter().map(|r| (Kind::Resource, r.resource.as_str()));
+    subjects.chain(reservations).chain(resources)
 }
 
 pub(super) fn millis(date: Option<bson::DateTime>) -> Option<i64> {

@@ -16,7 +16,7 @@ use crate::store::document::{
     CounterDoc, CounterUpdate, EventDoc, ReservationDoc, ReservationUpdate, ResourceDoc,
     RevisionDoc, SubjectDoc,
 };
-use crate::store::{Change, ChangeSet, WriteError};
+use crate::store::{Change, ChangeSet, Extent, Unbinding, WriteError};
 
 /// How long the statements of a transaction may take together.
 const STATEMENTS: Duration = Duration::from_secs(5);
@@ -94,6 +94,8 @@ enum Verb {
     Insert,
     Update,
     Delete,
+    /// A delete that need not find what it removes.
+    Free,
 }
 
 /// The commands in the order they are sent. Counters come last: they are what
@@ -108,6 +110,7 @@ fn commands(changes: &ChangeSet) -> Result<Vec<Command>, WriteError> {
         Ok((change.value.key().as_str().to_owned(), encode(&SubjectDoc::new(change))?))
     })?;
     batch.delete("subjects", changes.removed_subjects.iter().map(|r| (r.key.as_str(), r.expected)));
+    batch.free(&changes.removed_resources);
     batch.insert(
         "resources",
         changes.resources.iter().map(ResourceDoc::new),
@@ -116,9 +119,14 @@ fn commands(changes: &ChangeSet) -> Result<Vec<Command>, WriteError> {
     let (new, old) = split(&changes.reservations);
     batch.insert("reservations", new.into_iter().map(ReservationDoc::new), WriteError::Exists)?;
     batch.update("reservations", old, |change| {
-        let update = parts(encode(&ReservationUpdate::new(change))?, change.purge_at.is_none());
+        let update = match change.extent {
+            Extent::Whole => encode(&ReservationDoc::new(change))?,
+            _ => parts(encode(&ReservationUpdate::new(change))?, change.purge_at.is_none()),
+        };
         Ok((change.value.key.as_str().to_owned(), update))
     })?;
+    let removed = changes.removed_reservations.iter().map(|r| (r.key.as_str(), r.expected));
+    batch.delete("reservations", removed);
     let (new, old) = split(&changes.counters);
     batch.insert("counters", new.into_iter().map(CounterDoc::new), WriteError::Conflict)?;
     batch.update("counters", old, |change| {
@@ -199,13 +207,23 @@ impl Batch {
             let mut guard = RawDocumentBuf::new();
             guard.append(cstr!("_id"), key);
             guard.append(cstr!("version"), version);
-            let mut statement = RawDocumentBuf::new();
-            statement.append(cstr!("q"), guard);
-            statement.append(cstr!("limit"), 1);
-            statement
+            deletion(guard)
         };
         let statements = removals.map(statement).collect();
         self.add(Verb::Delete, collection, statements, &WriteError::Conflict);
+    }
+
+    /// Removes bindings. Their reservations are guarded; that one of them is
+    /// gone already, since retention was quicker, is as good.
+    fn free(&mut self, bindings: &[Unbinding]) {
+        let statement = |Unbinding { resource, owner }: &Unbinding| {
+            let mut guard = RawDocumentBuf::new();
+            guard.append(cstr!("_id"), resource.as_str());
+            guard.append(cstr!("reservation_id"), owner.id().as_ref());
+            deletion(guard)
+        };
+        let statements = bindings.iter().map(statement).collect();
+        self.add(Verb::Free, "resources", statements, &WriteError::Conflict);
     }
 
     fn add(
@@ -280,7 +298,7 @@ impl Command {
         let (verb, list) = match self.verb {
             Verb::Insert => (cstr!("insert"), cstr!("documents")),
             Verb::Update => (cstr!("update"), cstr!("updates")),
-            Verb::Delete => (cstr!("delete"), cstr!("deletes")),
+            Verb::Delete | Verb::Free => (cstr!("delete"), cstr!("deletes")),
         };
         let mut statements = RawArrayBuf::new();
         for statement in &self.statements {
@@ -305,9 +323,19 @@ impl Command {
                 }
             });
         }
+        if matches!(self.verb, Verb::Free) {
+            return Ok(());
+        }
         let written = reply.get_i32("n").ok().and_then(|n| usize::try_from(n).ok());
         if written == Some(self.statements.len()) { Ok(()) } else { Err(WriteError::Conflict) }
     }
+}
+
+fn deletion(guard: RawDocumentBuf) -> RawDocumentBuf {
+    let mut statement = RawDocumentBuf::new();
+    statement.append(cstr!("q"), guard);
+    statement.append(cstr!("limit"), 1);
+    statement
 }
 
 fn encode<D: Serialize>(document: &D) -> Result<RawDocumentBuf, WriteError> {
