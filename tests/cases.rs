@@ -24,8 +24,12 @@ mod billing_subjects;
 mod changes;
 #[path = "cases/contention.rs"]
 mod contention;
+#[path = "cases/counters.rs"]
+mod counters;
 #[path = "cases/expiry.rs"]
 mod expiry;
+#[path = "cases/holds.rs"]
+mod holds;
 #[path = "cases/idempotency.rs"]
 mod idempotency;
 #[path = "cases/levels.rs"]
@@ -38,6 +42,8 @@ mod names;
 mod over_limit;
 #[path = "cases/plans.rs"]
 mod plans;
+#[path = "cases/reservations.rs"]
+mod reservations;
 #[path = "cases/restart.rs"]
 mod restart;
 #[path = "cases/retry.rs"]

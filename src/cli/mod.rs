@@ -9,8 +9,10 @@ mod logging;
 mod output;
 mod parse;
 mod policy;
+mod reservations;
 mod serve;
 mod subject;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -73,7 +75,10 @@ enum Command {
     Check(calls::Check),
     /// See where the limits stand.
     #[command(after_help = EXIT_CODES)]
-    Usage(calls::Usage),
+    Usage(usage::Usage),
+    /// List reservations, newest first.
+    #[command(after_help = EXIT_CODES)]
+    Reservations(reservations::Reservations),
     /// Check, compare, apply and show policies.
     #[command(subcommand, after_help = EXIT_CODES)]
     Policy(policy::Command),
@@ -109,7 +114,8 @@ async fn dispatch(command: Command) -> ExitCode {
         Command::Commit(args) => (args.connect.output(), calls::commit(args).await),
         Command::Release(args) => (args.connect.output(), calls::release(args).await),
         Command::Check(args) => (args.connect.output(), calls::check(args).await),
-        Command::Usage(args) => (args.connect.output(), calls::usage(args).await),
+        Command::Usage(args) => (args.connect.output(), usage::run(args).await),
+        Command::Reservations(args) => (args.connect.output(), reservations::run(args).await),
         Command::Policy(command) => (command.output(), policy::run(command).await),
         Command::Subject(command) => (command.output(), subject::run(command).await),
         Command::Bench(args) => (args.output(), bench::run(args).await),

@@ -57,6 +57,17 @@ impl LimitStatus {
         self.used.saturating_add(self.held) > self.bound.ceiling()
     }
 
+    /// How full it is: used and held by what is allowed. 1 where nothing is
+    /// allowed, 0 where everything is.
+    #[allow(clippy::cast_precision_loss, reason = "a share, which nothing is counted by")]
+    pub fn utilization(&self) -> f64 {
+        match self.bound {
+            Bound::Unlimited => 0.0,
+            Bound::AtMost(max) if max <= 0 => 1.0,
+            Bound::AtMost(max) => self.used.saturating_add(self.held) as f64 / max as f64,
+        }
+    }
+
     /// max(0, max − used − held); `None` when unlimited.
     pub fn available(&self) -> Option<i64> {
         match self.bound {

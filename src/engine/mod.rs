@@ -10,6 +10,8 @@ mod admin;
 mod batch;
 mod cache;
 mod catalog;
+mod holds;
+mod list;
 mod plan;
 mod queue;
 mod read;
@@ -24,6 +26,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use admin::{OverLimit, PolicyApplied, PolicyChange, SubjectPut};
+pub use holds::Holds;
+pub use list::{CountersPlace, CountersQuery, ReservationPlace, ReservationQuery};
 
 use crate::domain::decide::{Answer, Command};
 use crate::domain::refusal::Refusal;

@@ -6,6 +6,8 @@
 
 #[path = "world/calls.rs"]
 mod calls;
+#[path = "world/lists.rs"]
+mod lists;
 #[path = "world/paused.rs"]
 mod paused;
 #[path = "world/promises.rs"]
