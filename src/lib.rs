@@ -51,6 +51,7 @@
 //! | what a window is | `domain/window/` |
 //! | a request's bounds | `api/convert/request.rs` |
 //! | how listings are paged | `api/convert/page.rs` |
+//! | what the trail tells | `domain/trail.rs`, `engine/trail/` |
 //! | an error's name or text | `api/catalogue.rs` |
 //! | how batches form | `engine/queue.rs`, `engine/batch.rs` |
 //! | how records are written down | `store/document/` |

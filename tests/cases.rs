@@ -32,6 +32,10 @@ mod expiry;
 mod holds;
 #[path = "cases/idempotency.rs"]
 mod idempotency;
+#[path = "cases/late.rs"]
+mod late;
+#[path = "cases/leases.rs"]
+mod leases;
 #[path = "cases/levels.rs"]
 mod levels;
 #[path = "cases/listings.rs"]
@@ -42,6 +46,8 @@ mod names;
 mod over_limit;
 #[path = "cases/plans.rs"]
 mod plans;
+#[path = "cases/refunds.rs"]
+mod refunds;
 #[path = "cases/reservations.rs"]
 mod reservations;
 #[path = "cases/restart.rs"]
@@ -58,5 +64,7 @@ mod slots;
 mod statuses;
 #[path = "cases/stories.rs"]
 mod stories;
+#[path = "cases/trail.rs"]
+mod trail;
 #[path = "cases/windows.rs"]
 mod windows;

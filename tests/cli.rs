@@ -5,6 +5,8 @@ mod support;
 
 #[path = "cli/admin.rs"]
 mod admin;
+#[path = "cli/events.rs"]
+mod events;
 
 use std::fs;
 use std::io::Write as _;

@@ -6,13 +6,15 @@ mod support;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use quota_authority::domain::event::{Event, EventKind};
 use quota_authority::domain::invariants;
+use quota_authority::domain::time::Span;
 use quota_authority::proto::v1;
 use quota_authority::proto::v1::policy_service_client::PolicyServiceClient;
 use quota_authority::proto::v1::quota_service_client::QuotaServiceClient;
-use quota_authority::store::Store as _;
 use quota_authority::store::clock::Clock;
 use quota_authority::store::embedded::EmbeddedStore;
+use quota_authority::store::{ChangeSet, Retention, Store as _, TrailFilter};
 use support::{Server, eventually};
 
 const MAX: i64 = 100_000;
@@ -142,4 +144,35 @@ async fn a_damaged_record_is_found_at_start_and_nothing_is_served_from_it() {
     let status = server.wait_exit(Duration::from_secs(30)).await;
     assert!(!status.success());
     assert!(server.log().contains("damaged"), "{}", server.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_removed_once_they_are_due() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || EmbeddedStore::open(folder.path(), Clock::System).unwrap();
+    let store = open();
+    let now = store.now();
+    let event = |principal: &str, purge_at| Event {
+        purge_at,
+        ..Event::new("n", EventKind::SubjectPut, principal, now)
+    };
+    let hour = Span::from_secs(3600);
+    let events = vec![
+        event("due", Some(now.minus(hour))),
+        event("stays", Some(now.plus(hour))),
+        event("for ever", None),
+    ];
+    store.write(&ChangeSet { events, ..ChangeSet::default() }).await.unwrap();
+    let all = TrailFilter { namespace: "n".to_owned(), ..TrailFilter::default() };
+    let found = async |store: &EmbeddedStore| {
+        let found = store.events_before(&all, None, 10).await.unwrap();
+        found.into_iter().map(|kept| kept.value.principal).collect::<Vec<_>>()
+    };
+    store.ping().await.unwrap();
+    assert_eq!(found(&store).await, ["for ever", "stays", "due"], "nothing goes unasked");
+    store.retain(Retention::Due).await.unwrap();
+    store.ping().await.unwrap();
+    assert_eq!(found(&store).await, ["for ever", "stays"]);
+    drop(store);
+    assert_eq!(found(&open()).await, ["for ever", "stays"]);
 }

@@ -62,7 +62,12 @@ async fn reflection_lists_and_describes_the_contract() {
         })
     };
     let list = ask(vec!["list".to_owned()]).await.unwrap();
-    for service in ["quota.v1.QuotaService", "quota.v1.PolicyService", "grpc.health.v1.Health"] {
+    for service in [
+        "quota.v1.QuotaService",
+        "quota.v1.PolicyService",
+        "quota.v1.OperatorService",
+        "grpc.health.v1.Health",
+    ] {
         assert!(list.stdout.contains(service), "{service} is not in {}", list.stdout);
     }
     let of = |name: &str| ask(vec!["describe".to_owned(), name.to_owned()]);
@@ -76,7 +81,9 @@ async fn reflection_lists_and_describes_the_contract() {
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_told_for_each_service() {
     let Some(server) = server().await else { return };
-    for service in ["", "quota.v1.QuotaService", "quota.v1.PolicyService"] {
+    for service in
+        ["", "quota.v1.QuotaService", "quota.v1.PolicyService", "quota.v1.OperatorService"]
+    {
         let body = json!({ "service": service });
         let answer = call(&server, "grpc.health.v1.Health/Check", body).await;
         assert_eq!(answer.json()["status"], "SERVING", "{answer:?}");
@@ -136,6 +143,10 @@ async fn what_later_versions_serve_is_unimplemented_not_faked() {
         "quota.v1.QuotaService/ListReservations",
         "quota.v1.QuotaService/ListUsage",
         "quota.v1.QuotaService/WatchUsage",
+        "quota.v1.OperatorService/AdjustUsage",
+        "quota.v1.OperatorService/Audit",
+        "quota.v1.OperatorService/Repair",
+        "quota.v1.OperatorService/Reconcile",
     ] {
         let answer = call(&server, method, json!({})).await;
         assert_eq!(answer.status(), Some(Code::Unimplemented), "{method}: {answer:?}");

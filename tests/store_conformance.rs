@@ -7,12 +7,16 @@ mod support;
 
 #[path = "store_conformance/charged.rs"]
 mod charged;
+#[path = "store_conformance/life.rs"]
+mod life;
 #[path = "store_conformance/listing.rs"]
 mod listing;
 #[path = "store_conformance/records.rs"]
 mod records;
 #[path = "store_conformance/suite.rs"]
 mod suite;
+#[path = "store_conformance/trail.rs"]
+mod trail;
 
 use std::sync::Arc;
 
@@ -96,6 +100,10 @@ macro_rules! all_but_durability {
                 subjects_of_a_plan_are_found_among_many,
                 a_listing_goes_on_where_it_was_whatever_changes,
                 revisions_are_listed_newest_first,
+                events_read_back_as_written,
+                events_are_listed_newest_first,
+                refusals_read_back_as_noted,
+                refusals_are_listed_newest_first,
                 what_is_charged_is_shown_once_after_its_counters,
                 live_holds_are_shown_soonest_first,
                 a_visitor_may_break_off,
@@ -104,6 +112,10 @@ macro_rules! all_but_durability {
                 reservations_are_listed_newest_first,
                 a_reservation_that_is_made_anew_is_listed_where_it_belongs,
                 counters_are_listed_by_the_end_of_their_windows,
+                a_reservation_is_removed_as_it_was_seen,
+                instants_move_only_where_the_change_says_so,
+                another_reservation_takes_the_place_of_one,
+                a_resource_is_free_again_and_bound_anew,
             ];
         )+}
     };
@@ -115,8 +127,32 @@ all_but_durability! {
     mongo: in_mongo();
 }
 
+mod ring {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn memory() {
+        trail::the_oldest_refusals_make_room(&Place::Memory).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn embedded() {
+        trail::the_oldest_refusals_make_room(&in_folder()).await;
+    }
+}
+
 mod durable {
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn embedded_trail() {
+        trail::the_trail_survives_a_restart(&in_folder()).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn mongo_trail() {
+        trail::the_trail_survives_a_restart(&in_mongo()).await;
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn embedded() {

@@ -1,5 +1,6 @@
 //! The catalogue: what each refusal is called, and what it tells a person.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use tonic::Code::{
@@ -57,6 +58,11 @@ pub(super) fn clock_failed(error: Error) -> Status {
 /// The status of a refusal.
 pub(super) fn refused(refusal: Refusal) -> Status {
     draft(refusal).build()
+}
+
+/// What a refusal is called and says, and the values in it.
+pub(super) fn told(refusal: Refusal) -> (String, String, HashMap<String, String>) {
+    draft(refusal).told()
 }
 
 /// The status of a refusal, in words and values.

@@ -8,13 +8,16 @@
 mod catalogue;
 mod convert;
 mod deadline;
+mod operator;
 mod policy;
 pub mod policy_file;
 mod quota;
+mod refused;
 mod status;
 mod test_clock;
 
 pub use convert::times;
+pub use operator::OperatorApi;
 pub use policy::PolicyApi;
 pub use quota::QuotaApi;
 pub use status::{DOMAIN, Reason};

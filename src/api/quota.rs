@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use super::convert::page::{self, Filling};
 use super::convert::{answer, listing, request, times};
 use super::deadline::{answer_by, read_by};
+use super::refused::Asked;
 use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command, Usage};
 use crate::domain::reservation::Reservation;
 use crate::domain::status::LimitStatus;
-use crate::engine::{Engine, Holds};
+use crate::engine::{Engine, Error, Holds};
 use crate::proto::v1;
 use crate::proto::v1::quota_service_server::QuotaService;
 
@@ -26,6 +28,16 @@ impl QuotaApi {
     pub fn new(engine: Arc<Engine>) -> Self {
         Self { engine }
     }
+
+    /// Decides a command; a refusal goes into the trail.
+    async fn submit(&self, command: Command, deadline: Option<Instant>) -> Result<Answer, Status> {
+        let asked = Asked::by(&command);
+        let answer = self.engine.submit(command, deadline).await;
+        if let Err(Error::Refused(refusal)) = &answer {
+            self.engine.note_refusal(|| asked.refused(refusal, self.engine.now()));
+        }
+        answer.map_err(catalogue::failed)
+    }
 }
 
 #[tonic::async_trait]
@@ -36,8 +48,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::ReserveResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Reserve(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        let answer = self.submit(Command::Reserve(command), deadline).await?;
+        let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::ReserveResponse { reservation, limits, replayed }))
     }
 
@@ -47,8 +59,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::CommitResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::commit(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Commit(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        let answer = self.submit(Command::Commit(command), deadline).await?;
+        let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::CommitResponse { reservation, limits, replayed }))
     }
 
@@ -58,8 +70,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::release(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Release(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        let answer = self.submit(Command::Release(command), deadline).await?;
+        let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::ReleaseResponse { reservation, limits, replayed }))
     }
 

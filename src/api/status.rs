@@ -121,6 +121,11 @@ impl Draft {
         MAX_DETAILS.saturating_sub(used + self.info.encoded_len() + 256)
     }
 
+    /// The reason, the message and the values in it.
+    pub fn told(self) -> (String, String, HashMap<String, String>) {
+        (self.info.reason, shorten(&self.message), self.info.metadata)
+    }
+
     pub fn build(self) -> Status {
         let message = shorten(&self.message);
         let mut details = vec![any("google.rpc.ErrorInfo", &self.info)];

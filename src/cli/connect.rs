@@ -9,6 +9,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::output::{Failure, Output};
 use super::parse;
+use crate::proto::v1::operator_service_client::OperatorServiceClient;
 use crate::proto::v1::policy_service_client::PolicyServiceClient;
 use crate::proto::v1::quota_service_client::QuotaServiceClient;
 
@@ -95,6 +96,11 @@ impl Connection {
     /// Policies and subjects.
     pub fn policy(&self) -> PolicyServiceClient<Channel> {
         PolicyServiceClient::new(self.channel.clone())
+    }
+
+    /// The trail.
+    pub fn operator(&self) -> OperatorServiceClient<Channel> {
+        OperatorServiceClient::new(self.channel.clone())
     }
 
     /// A call with the deadline in its metadata, so that the server knows it.

@@ -5,6 +5,7 @@ mod bench;
 mod calls;
 mod connect;
 mod demo;
+mod events;
 mod logging;
 mod output;
 mod parse;
@@ -85,6 +86,9 @@ enum Command {
     /// Set, show, list and delete subjects: the owners of plans.
     #[command(subcommand, after_help = EXIT_CODES)]
     Subject(subject::Command),
+    /// See what happened and what was refused, newest first.
+    #[command(after_help = EXIT_CODES)]
+    Events(events::Events),
     /// Measure reserve+commit pairs a second.
     ///
     /// Works in the namespace "bench" under a policy of its own, and leaves its
@@ -118,6 +122,7 @@ async fn dispatch(command: Command) -> ExitCode {
         Command::Reservations(args) => (args.connect.output(), reservations::run(args).await),
         Command::Policy(command) => (command.output(), policy::run(command).await),
         Command::Subject(command) => (command.output(), subject::run(command).await),
+        Command::Events(args) => (args.connect.output(), events::events(args).await),
         Command::Bench(args) => (args.output(), bench::run(args).await),
     };
     match done {

@@ -32,9 +32,9 @@ macro_rules! named {
 }
 
 named! {
-    ApplyPolicyResponse CheckResponse CommitResponse DeleteSubjectResponse GetPolicyResponse
-    GetSubjectResponse GetUsageResponse LimitStatus PolicyRevision PutSubjectResponse ReleaseResponse
-    Reservation ReserveResponse Subject
+    ApplyPolicyResponse CheckResponse CommitResponse DeleteSubjectResponse Event GetPolicyResponse
+    GetSubjectResponse GetUsageResponse LimitStatus PolicyRevision PutSubjectResponse
+    ReleaseResponse Reservation ReserveResponse Subject
 }
 
 /// How answers are printed.
@@ -206,6 +206,7 @@ mod tests {
             v1::ApplyPolicyResponse::NAME,
             v1::CommitResponse::NAME,
             v1::DeleteSubjectResponse::NAME,
+            v1::Event::NAME,
             v1::GetPolicyResponse::NAME,
             v1::GetSubjectResponse::NAME,
             v1::GetUsageResponse::NAME,

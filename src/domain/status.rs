@@ -68,6 +68,12 @@ impl LimitStatus {
         }
     }
 
+    /// About how many bytes it has.
+    pub fn weight(&self) -> usize {
+        let CounterId { limit, metric, key, .. } = &*self.counter;
+        128 + limit.len() + metric.len() + super::event::map_weight(key)
+    }
+
     /// max(0, max − used − held); `None` when unlimited.
     pub fn available(&self) -> Option<i64> {
         match self.bound {

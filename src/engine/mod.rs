@@ -7,6 +7,7 @@
 //! costs one transaction per batch, not one per caller.
 
 mod admin;
+mod audit;
 mod batch;
 mod cache;
 mod catalog;
@@ -15,7 +16,9 @@ mod list;
 mod plan;
 mod queue;
 mod read;
+mod reconcile;
 mod ticket;
+mod trail;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,8 +29,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use admin::{OverLimit, PolicyApplied, PolicyChange, SubjectPut};
+pub use audit::{AuditQuery, AuditStep, Finding};
 pub use holds::Holds;
 pub use list::{CountersPlace, CountersQuery, ReservationPlace, ReservationQuery};
+pub use reconcile::{Discrepancy, MAX_LIVE, ReconcileQuery, Reconciliation};
+pub use trail::{TrailMark, TrailPage, TrailQuery};
 
 use crate::domain::decide::{Answer, Command};
 use crate::domain::refusal::Refusal;
@@ -37,6 +43,7 @@ use batch::Batcher;
 use catalog::Catalog;
 use queue::{Pending, Queue};
 use ticket::Ticket;
+use trail::Recorder;
 
 /// Bounds of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +59,10 @@ pub struct Settings {
     /// How long settled reservations are kept; counters of closed windows
     /// stay twice as long.
     pub retention: Span,
+    /// Of how many reservations the trail is told in the order of time; of
+    /// more, each by itself. Also how many records of a kind are looked at for
+    /// one page of it.
+    pub trail: usize,
 }
 
 impl Default for Settings {
@@ -62,6 +73,7 @@ impl Default for Settings {
             batch: 512,
             patience: Duration::from_secs(10),
             retention: Span::from_days(30),
+            trail: 10_000,
         }
     }
 }
@@ -100,6 +112,7 @@ pub struct Engine {
     queue: Arc<Queue>,
     catalog: Arc<Catalog>,
     doors: admin::Doors,
+    recorder: Recorder,
     /// Keeps the catalog up to date: by asking again and again, and by being
     /// told.
     refreshers: [JoinHandle<()>; 2],
@@ -119,13 +132,21 @@ impl Engine {
             clock.clone(),
             settings,
         );
-        let batches = tokio::spawn(batcher.run());
+        let (stop, stopped) = oneshot::channel();
+        let (recorder, records) = Recorder::new(Arc::clone(&store), stopped);
+        let records = tokio::spawn(records);
+        let batches = tokio::spawn(async move {
+            batcher.run().await;
+            // Whoever was refused has been, and what is known of it is written.
+            drop(stop);
+            let _ = records.await;
+        });
         let refreshers = [
             tokio::spawn(Arc::clone(&catalog).refresh_forever()),
             tokio::spawn(Arc::clone(&catalog).follow_changes()),
         ];
         let doors = admin::Doors::new();
-        let engine = Self { store, settings, clock, queue, catalog, doors, refreshers };
+        let engine = Self { store, settings, clock, queue, catalog, doors, recorder, refreshers };
         (Arc::new(engine), batches)
     }
 

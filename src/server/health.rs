@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long those who watch have to hear that the server is going.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// The whole server, then its services.
-const SERVICES: [&str; 3] = ["", "quota.v1.QuotaService", "quota.v1.PolicyService"];
+const SERVICES: [&str; 4] =
+    ["", "quota.v1.QuotaService", "quota.v1.PolicyService", "quota.v1.OperatorService"];
 /// The service that there is under a test clock besides.
 const TEST_CLOCK: &str = "quota.testing.v1.TestClockService";
 

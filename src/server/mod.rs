@@ -21,9 +21,10 @@ pub use crate::store::test_clock::StoreClock;
 pub use open::StoreAddress;
 pub use policy_files::PolicyFiles;
 
-use crate::api::{PolicyApi, QuotaApi, TestClockApi};
+use crate::api::{OperatorApi, PolicyApi, QuotaApi, TestClockApi};
 use crate::engine::{Engine, Settings as EngineSettings};
 use crate::proto::testing::v1::test_clock_service_server::TestClockServiceServer;
+use crate::proto::v1::operator_service_server::OperatorServiceServer;
 use crate::proto::v1::policy_service_server::PolicyServiceServer;
 use crate::proto::v1::quota_service_server::QuotaServiceServer;
 use crate::store::SharedStore;
@@ -148,6 +149,7 @@ async fn serve(work: Work, listener: TcpListener, stopped: oneshot::Receiver<()>
     let (health, reporter) = health::watch(Arc::clone(&engine), test_clock.is_some()).await;
     let quota = QuotaServiceServer::new(QuotaApi::new(Arc::clone(&engine)));
     let policy = PolicyServiceServer::new(PolicyApi::new(Arc::clone(&engine)));
+    let operator = OperatorServiceServer::new(OperatorApi::new(Arc::clone(&engine)));
     // It ends when this is dropped, however the server ends.
     let mut watching = JoinSet::new();
     watching.spawn(policies.watch(Arc::clone(&engine)));
@@ -160,7 +162,8 @@ async fn serve(work: Work, listener: TcpListener, stopped: oneshot::Receiver<()>
         .add_service(reflection::v1alpha(test_clock.is_some())?)
         .add_optional_service(test_clock.map(TestClockApi::new).map(TestClockServiceServer::new))
         .add_service(quota.accept_compressed(Gzip).send_compressed(Gzip))
-        .add_service(policy.accept_compressed(Gzip).send_compressed(Gzip));
+        .add_service(policy.accept_compressed(Gzip).send_compressed(Gzip))
+        .add_service(operator.accept_compressed(Gzip).send_compressed(Gzip));
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let drained = async {
         let _ = draining.await;

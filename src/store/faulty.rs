@@ -13,10 +13,12 @@ use futures_util::stream;
 use tokio::sync::broadcast;
 
 use super::{
-    ChangeSet, Changed, CounterFilter, CounterPlace, Feed, Loaded, ReservationFilter, Retention,
-    SharedStore, Store, StoreError, SubjectFilter, TestClock, Versioned, Visitor, WriteError,
+    ChangeSet, Changed, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter,
+    Retention, SharedStore, Store, StoreError, SubjectFilter, TestClock, TrailFilter, TrailPlace,
+    Versioned, Visitor, WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
+use crate::domain::event::{Event, RefusalRecord};
 use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
@@ -224,6 +226,31 @@ impl Store for FaultyStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.inner.counters_after(key, limit).await
+    }
+
+    async fn events_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<Event>>, StoreError> {
+        self.up()?;
+        self.inner.events_before(filter, before, limit).await
+    }
+
+    async fn refusals_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<RefusalRecord>>, StoreError> {
+        self.up()?;
+        self.inner.refusals_before(filter, before, limit).await
+    }
+
+    async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.note_refusals(refusals).await
     }
 
     async fn charged(

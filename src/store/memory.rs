@@ -2,20 +2,21 @@
 //! contract. Nothing survives the process.
 
 use async_trait::async_trait;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use super::lists::{CounterFacts, Lists, ReservationFacts};
+use super::trail::{REFUSALS_KEPT, newest};
 use super::{
-    Binding, Change, ChangeSet, Charged, CounterFilter, CounterPlace, Extent, Loaded,
-    ReservationFilter, Retention, Store, StoreError, SubjectFilter, Unbinding, Versioned, Visitor,
-    WriteError,
+    Binding, Change, ChangeSet, Charged, CounterFilter, CounterPlace, Extent, Kept, Loaded,
+    ReservationFilter, Retention, Store, StoreError, SubjectFilter, TrailFilter, TrailPlace,
+    Unbinding, Versioned, Visitor, WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
-use crate::domain::event::Event;
+use crate::domain::event::{Event, RefusalRecord};
 use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
@@ -41,6 +42,9 @@ struct Records {
     subjects: BTreeMap<SubjectKey, Versioned<Subject>>,
     policies: HashMap<String, BTreeMap<i64, PolicyRevision>>,
     events: Vec<Event>,
+    /// The last ones, and how many there were before them.
+    refusals: VecDeque<RefusalRecord>,
+    forgotten: u64,
     values: HashMap<String, i64>,
 }
 
@@ -138,6 +142,38 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         Ok(page(&self.records().counters, key, limit))
+    }
+
+    async fn events_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<Event>>, StoreError> {
+        let records = self.records();
+        let meant = (0..).zip(&records.events).filter(|(_, event)| filter.wants_event(event));
+        Ok(newest(meant, |event| event.time, before, limit))
+    }
+
+    async fn refusals_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<RefusalRecord>>, StoreError> {
+        let records = self.records();
+        let all = (records.forgotten..).zip(&records.refusals);
+        let meant = all.filter(|(_, refused)| filter.wants_refusal(refused));
+        Ok(newest(meant, |refused| refused.time, before, limit))
+    }
+
+    async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
+        let mut records = self.records();
+        records.refusals.extend(refusals.iter().cloned());
+        let beyond = records.refusals.len().saturating_sub(REFUSALS_KEPT);
+        records.refusals.drain(..beyond);
+        records.forgotten += beyond as u64;
+        Ok(())
     }
 
     /// The moment is that of the lock: what is to be shown is gathered under it,

@@ -11,6 +11,7 @@ pub mod document;
 mod feed;
 mod filter;
 mod lists;
+mod trail;
 
 pub mod embedded;
 pub mod faulty;
@@ -25,6 +26,7 @@ pub use changes::{
 pub use feed::{Changed, Feed};
 pub use filter::{CounterFilter, CounterPlace, ReservationFilter, SubjectFilter, Windows};
 pub use test_clock::TestClock;
+pub use trail::{Kept, TrailFilter, TrailPlace};
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -33,6 +35,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::domain::counter::{Counter, CounterId};
+use crate::domain::event::{Event, RefusalRecord};
 use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
@@ -69,8 +72,8 @@ pub type Visitor<'v> = dyn FnMut(Charged) -> ControlFlow<()> + Send + 'v;
 /// Durable records under version guards.
 ///
 /// Everything that [`load`](Store::load), [`policy`](Store::policy) and the
-/// pages return is durable: no fail-over that the store survives takes it
-/// back (I5). It is also current: it includes every write that was answered
+/// pages return is durable, refusals excepted: no fail-over that the store
+/// survives takes it back (I5). It is also current: it includes every write that was answered
 /// before the read was sent, whichever process wrote it.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -220,6 +223,38 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&CounterPlace>,
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError>;
+
+    /// The next events, newest first, before that place where one is given.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn events_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<Event>>, StoreError>;
+
+    /// The next refusals, newest first, before that place where one is given.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached, or a record is damaged.
+    async fn refusals_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<RefusalRecord>>, StoreError>;
+
+    /// Keeps refusals for a while: the oldest go first, a crash may lose the
+    /// latest.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be reached; some of them may be kept even so.
+    async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError>;
 
     /// Follows the changes of policies and subjects, whoever makes them. Silent
     /// where only this process writes.

@@ -13,10 +13,12 @@ use thiserror::Error;
 use tracing::warn;
 
 use super::{
-    ChangeSet, CounterFilter, CounterPlace, Feed, Loaded, ReservationFilter, Retention,
-    SharedStore, Store, StoreError, SubjectFilter, Versioned, Visitor, WriteError,
+    ChangeSet, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter, Retention,
+    SharedStore, Store, StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned, Visitor,
+    WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
+use crate::domain::event::{Event, RefusalRecord};
 use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
@@ -302,6 +304,28 @@ impl Store for UnderTestClock {
         limit: usize,
     ) -> Result<Vec<Versioned<Subject>>, StoreError> {
         self.store.subjects_after(filter, key, limit).await
+    }
+
+    async fn events_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<Event>>, StoreError> {
+        self.store.events_before(filter, before, limit).await
+    }
+
+    async fn refusals_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<RefusalRecord>>, StoreError> {
+        self.store.refusals_before(filter, before, limit).await
+    }
+
+    async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
+        self.store.note_refusals(refusals).await
     }
 
     async fn charged(

@@ -51,10 +51,15 @@ async fn the_indexes_are_exactly_those_of_the_design() {
         r#"counters { "namespace": 1, "limit": 1, "window.end": 1, "_id": 1 }"#,
         r#"counters { "purge_at": 1 } ttl 0ns"#,
         r#"events { "_id": 1 }"#,
-        r#"events { "namespace": 1, "time": -1 }"#,
+        r#"events { "namespace": 1, "reservation_id": 1, "time": -1, "_id": -1 }"#,
+        r#"events { "namespace": 1, "subject": 1, "time": -1, "_id": -1 }"#,
+        r#"events { "namespace": 1, "time": -1, "_id": -1 }"#,
+        r#"events { "purge_at": 1 } ttl 0ns"#,
         r#"meta { "_id": 1 }"#,
         r#"policies { "_id": 1 }"#,
         r#"policies { "namespace": 1, "revision": -1 }"#,
+        r#"refusals { "_id": 1 }"#,
+        r#"refusals { "namespace": 1, "time": -1, "_id": -1 }"#,
         r#"reservations { "_id": 1 }"#,
         r#"reservations { "charges.counter": 1, "expire_time": 1 }"#,
         r#"reservations { "charges.series": 1, "create_time": 1, "_id": 1 }"#,
@@ -67,6 +72,12 @@ async fn the_indexes_are_exactly_those_of_the_design() {
         r#"subjects { "_id": 1 }"#,
     ];
     assert_eq!(found, expected.map(str::to_owned).into());
+    let refusals = database.list_collections().filter(doc! { "name": "refusals" }).await.unwrap();
+    let refusals = refusals.try_collect::<Vec<_>>().await.unwrap();
+    assert_eq!(
+        (refusals[0].options.capped, refusals[0].options.size),
+        (Some(true), Some(64 << 20))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

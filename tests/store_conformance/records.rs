@@ -249,8 +249,12 @@ pub fn event(namespace: &str) -> Event {
         time: at(1_700_000_000_000),
         kind: EventKind::PolicyApplied,
         principal: "somebody".to_owned(),
+        reason: String::new(),
+        reservation_id: String::new(),
         subject: String::new(),
+        limits: Vec::new(),
         details: dimensions(&[("revision", "1")]),
+        purge_at: Some(at(FAR)),
     }
 }
 

@@ -13,11 +13,13 @@ use quota_authority::store::{Change, ChangeSet, SharedStore, Versioned, WriteErr
 
 use crate::Place;
 pub use crate::charged::*;
+pub use crate::life::*;
 pub use crate::listing::*;
 use crate::records::{
     at, billed, bind, counter, counter_id, counters, event, never_reserved, policy, put, remove,
     reservation, reservations, settled, subject, windowed,
 };
+pub use crate::trail::*;
 
 async fn read_counter(store: &SharedStore, key: &str) -> Option<Versioned<Counter>> {
     let id = counter_id("n", key);
@@ -25,13 +27,16 @@ async fn read_counter(store: &SharedStore, key: &str) -> Option<Versioned<Counte
     store.load(&keys).await.unwrap().counters.remove(&id).expect("every key is answered")
 }
 
-async fn read_reservation(store: &SharedStore, id: &str) -> Option<Versioned<Arc<Reservation>>> {
+pub async fn read_reservation(
+    store: &SharedStore,
+    id: &str,
+) -> Option<Versioned<Arc<Reservation>>> {
     let key = ReservationKey::new("n", id);
     let keys = Keys { reservations: vec![key.clone()], ..Keys::default() };
     store.load(&keys).await.unwrap().reservations.remove(&key).expect("every key is answered")
 }
 
-async fn owner(store: &SharedStore, resource: &str) -> Option<ReservationKey> {
+pub async fn owner(store: &SharedStore, resource: &str) -> Option<ReservationKey> {
     let key = ResourceKey::new("n", resource);
     let keys = Keys { resources: vec![key.clone()], ..Keys::default() };
     store.load(&keys).await.unwrap().resources.remove(&key).expect("every key is answered")
@@ -66,6 +71,8 @@ pub async fn every_kind_of_record_reads_back_as_written(place: &Place) {
         counters: vec![put(None, 8, counter("n", "x", i64::MAX))],
         resources: vec![bind("n", "a/b", "done")],
         subjects: vec![put(None, 9, subject("n", "42"))],
+        removed_reservations: vec![],
+        removed_resources: vec![],
         removed_subjects: vec![],
         policies: vec![policy("n", 1)],
         events: vec![event("n")],

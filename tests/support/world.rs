@@ -6,6 +6,8 @@
 
 #[path = "world/calls.rs"]
 mod calls;
+#[path = "world/leases.rs"]
+mod leases;
 #[path = "world/lists.rs"]
 mod lists;
 #[path = "world/paused.rs"]
@@ -18,6 +20,8 @@ mod refused;
 mod rules;
 #[path = "world/subjects.rs"]
 mod subjects;
+#[path = "world/trail.rs"]
+mod trail;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -197,6 +201,12 @@ impl World {
         for _ in 0..count {
             self.add_server().await;
         }
+    }
+
+    /// Starts the servers afresh, with other bounds.
+    pub async fn under(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.restart().await;
     }
 
     async fn stop(&mut self) {

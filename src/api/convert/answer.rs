@@ -146,10 +146,12 @@ fn state_word(state: ReservationState) -> v1::ReservationState {
     }
 }
 
-fn window((start, end): (Time, Time)) -> v1::Window {
+/// The message of a window.
+pub fn window((start, end): (Time, Time)) -> v1::Window {
     v1::Window { start_time: Some(timestamp(start)), end_time: Some(timestamp(end)) }
 }
 
-fn map(map: &Dimensions) -> std::collections::HashMap<String, String> {
+/// The message of a map.
+pub fn map(map: &Dimensions) -> std::collections::HashMap<String, String> {
     map.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }

@@ -89,6 +89,11 @@ impl Page {
         }
         (page, String::new())
     }
+
+    /// The token of a page that begins after that key, whatever this page has.
+    pub fn lead_on(&self, key: &str) -> String {
+        write(&self.scope, key)
+    }
 }
 
 /// A page that is being filled by whoever looks records through: not all that he

@@ -25,20 +25,20 @@ const MAX_WAIT: Span = Span::from_secs(86_400);
 pub struct Faults(pub Vec<Violation>);
 
 impl Faults {
-    fn add(&mut self, field: &str, message: impl Into<String>) {
+    pub fn add(&mut self, field: &str, message: impl Into<String>) {
         self.0.push(Violation::new(field, message));
     }
 
-    fn keep<T>(&mut self, checked: Result<T, Violation>) -> Option<T> {
+    pub fn keep<T>(&mut self, checked: Result<T, Violation>) -> Option<T> {
         checked.map_err(|fault| self.0.push(fault)).ok()
     }
 
-    fn name(&mut self, field: &str, name: &str) {
+    pub fn name(&mut self, field: &str, name: &str) {
         check_name(field, name, &mut self.0);
     }
 
     /// A reason, where one is given.
-    fn reason(&mut self, reason: &str) {
+    pub fn reason(&mut self, reason: &str) {
         if !reason.is_empty() {
             self.name("reason", reason);
         }

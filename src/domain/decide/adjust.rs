@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::assess::{Purpose, assess_matches, refuse_foreign, standing};
 use super::{Adjust, Answer, Rules, Stop};
-use crate::domain::name::{ResourceKey, quoted};
+use crate::domain::name::ResourceKey;
 use crate::domain::policy::{Limit, Match, Policy};
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::{
@@ -34,7 +34,7 @@ pub(super) fn adjust(
     let limit = policy
         .present_limit(&command.limit)
         .ok_or_else(|| Refusal::LimitNotFound { limit: command.limit.clone() })?;
-    check_key(limit, command)?;
+    limit.check_key(&command.counter)?;
     let request = Arc::new(request(limit, command));
     let matches = vec![matching(policy, limit, command)];
     let named: Vec<_> = matches[0].subjects.clone();
@@ -117,21 +117,6 @@ fn replay(
     let now = super::assess::prepare(state, rules, &existing)?;
     let limits = standing(state, rules, &existing, now);
     Ok(Answer { reservation: existing, limits, replayed: true, now })
-}
-
-fn check_key(limit: &Limit, command: &Adjust) -> Result<(), Refusal> {
-    let per = &limit.spec.per;
-    if command.counter.len() == per.len()
-        && per.iter().all(|name| command.counter.contains_key(name))
-    {
-        return Ok(());
-    }
-    let names: Vec<String> = per.iter().map(|name| quoted(name)).collect();
-    let message = match names.as_slice() {
-        [] => "must be empty: the limit has one counter for all".to_owned(),
-        names => format!("must name just what the limit counts by: {}", names.join(", ")),
-    };
-    Err(Refusal::invalid("key", message))
 }
 
 fn request(limit: &Limit, command: &Adjust) -> Request {

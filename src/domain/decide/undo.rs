@@ -1,7 +1,9 @@
 //! Undo: what nobody has heard of is as if it had never been.
 
+use super::assess::standing;
 use super::settle::{find, give_back, set_free};
 use super::{Answer, Rules, Stop, Undo};
+use crate::domain::event::Event;
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::{Charge, Reservation, ReservationState, Settled};
 use crate::domain::state::State;
@@ -41,5 +43,10 @@ pub(super) fn undo(
         give_back(state, &released, now);
     }
     state.remove_reservation(&command.key);
-    Ok(Answer { reservation, limits: Vec::new(), replayed: false, now })
+    let limits = standing(state, rules, &reservation, now);
+    let (namespace, id) = (command.key.namespace(), command.key.id());
+    let (who, why) = (&reservation.principal, "the caller had gone");
+    let event = Event::grant_undone(&namespace, &id, who, why, limits.clone(), now);
+    state.tell(Event { purge_at: Some(now.plus(rules.retention)), ..event });
+    Ok(Answer { reservation, limits, replayed: false, now })
 }

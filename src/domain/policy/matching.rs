@@ -48,6 +48,24 @@ impl Limit {
         self.spec.mode == Mode::Enforced
     }
 
+    /// Refuses a key that does not name just what the limit counts by.
+    ///
+    /// # Errors
+    ///
+    /// It does not; the field is called `key`.
+    pub fn check_key(&self, key: &Dimensions) -> Result<(), Refusal> {
+        let per = &self.spec.per;
+        if key.len() == per.len() && per.iter().all(|name| key.contains_key(name)) {
+            return Ok(());
+        }
+        let names: Vec<String> = per.iter().map(|name| quoted(name)).collect();
+        let message = match names.as_slice() {
+            [] => "must be empty: the limit has one counter for all".to_owned(),
+            names => format!("must name just what the limit counts by: {}", names.join(", ")),
+        };
+        Err(Refusal::invalid("key", message))
+    }
+
     fn applies(&self, dimensions: &Dimensions) -> bool {
         let holds = |(name, any): (&String, &Vec<String>)| {
             dimensions.get(name).is_some_and(|value| any.contains(value))

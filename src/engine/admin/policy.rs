@@ -5,6 +5,7 @@ use crate::domain::event::{Event, EventKind};
 use crate::domain::name::Violation;
 use crate::domain::policy::{Applied, PolicyRevision, PolicySpec, RevisionHead, check};
 use crate::domain::refusal::Refusal;
+use crate::domain::time::Span;
 use crate::engine::{Engine, Error};
 use crate::store::ChangeSet;
 
@@ -120,7 +121,7 @@ impl Engine {
                 return Ok(answer);
             }
             let changes = ChangeSet {
-                events: vec![applied_event(&revision)],
+                events: vec![applied_event(&revision, self.settings.retention)],
                 policies: vec![revision.clone()],
                 ..ChangeSet::default()
             };
@@ -177,13 +178,11 @@ impl Engine {
     }
 }
 
-fn applied_event(revision: &PolicyRevision) -> Event {
+fn applied_event(revision: &PolicyRevision, retention: Span) -> Event {
+    let PolicyRevision { create_time, principal, spec, .. } = revision;
     Event {
-        namespace: revision.spec.namespace.clone(),
-        time: revision.create_time,
-        kind: EventKind::PolicyApplied,
-        principal: revision.principal.clone(),
-        subject: String::new(),
         details: [("revision".to_owned(), revision.revision.to_string())].into(),
+        purge_at: Some(create_time.plus(retention)),
+        ..Event::new(&spec.namespace, EventKind::PolicyApplied, principal, *create_time)
     }
 }

@@ -7,7 +7,7 @@ use crate::domain::policy::{LimitSpec, Policy};
 use crate::domain::refusal::Refusal;
 use crate::domain::state::Keys;
 use crate::domain::subject::{Override, OverrideChange, Subject};
-use crate::domain::time::Time;
+use crate::domain::time::{Span, Time};
 use crate::engine::{Engine, Error};
 use crate::store::{Change, ChangeSet, Extent, Removal, SubjectFilter, Versioned};
 
@@ -74,7 +74,8 @@ impl Engine {
             let version = expected.map_or_else(|| first_version(now), |version| version + 1);
             let before = present.map(|present| present.value);
             let (kind, after) = (EventKind::SubjectPut, Some(&subject));
-            let event = event(kind, before.as_ref(), after, principal, now);
+            let kept = self.settings.retention;
+            let event = event(kind, before.as_ref(), after, principal, now, kept);
             let value = subject.clone();
             let changes = ChangeSet {
                 subjects: vec![Change {
@@ -170,7 +171,8 @@ impl Engine {
                 return Err(Refusal::RevisionMismatch { expected: etag.to_owned(), actual }.into());
             }
             let deleted = EventKind::SubjectDeleted;
-            let event = event(deleted, Some(&value), None, principal, self.now());
+            let kept = self.settings.retention;
+            let event = event(deleted, Some(&value), None, principal, self.now(), kept);
             let changes = ChangeSet {
                 removed_subjects: vec![Removal { key: key.clone(), expected: version }],
                 events: vec![event],
@@ -237,6 +239,7 @@ fn event(
     after: Option<&Subject>,
     principal: &str,
     now: Time,
+    retention: Span,
 ) -> Event {
     let mut details = Dimensions::new();
     let mut changed = |name: &str, of: fn(&Subject) -> String| {
@@ -254,13 +257,12 @@ fn event(
         subject.labels.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
     });
     let concerned = after.or(before);
+    let namespace = concerned.map_or("", |subject| &subject.namespace);
     Event {
-        namespace: concerned.map_or_else(String::new, |subject| subject.namespace.clone()),
-        time: now,
-        kind,
-        principal: principal.to_owned(),
         subject: concerned.map_or_else(String::new, |s| format!("{}/{}", s.kind, s.id)),
         details,
+        purge_at: Some(now.plus(retention)),
+        ..Event::new(namespace, kind, principal, now)
     }
 }
 

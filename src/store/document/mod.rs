@@ -9,12 +9,14 @@ pub mod policy;
 mod records;
 mod reservation;
 mod subject;
+mod trail;
 
 pub use counter::{CounterDoc, CounterUpdate};
 pub use policy::PolicyDoc;
-pub use records::{EventDoc, ResourceDoc, RevisionDoc, RevisionHeadDoc};
+pub use records::{ResourceDoc, RevisionDoc, RevisionHeadDoc};
 pub use reservation::{ReservationDoc, ReservationUpdate};
 pub use subject::SubjectDoc;
+pub use trail::{EventDoc, RefusalDoc};
 
 use serde::{Deserialize, Serialize};
 

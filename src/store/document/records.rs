@@ -1,9 +1,8 @@
-//! Resource bindings, policy revisions and events as documents.
+//! Resource bindings and policy revisions as documents.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Pair, PolicyDoc, damaged, date, pairs, time};
-use crate::domain::event::{Event, EventKind};
+use super::{PolicyDoc, damaged, date, time};
 use crate::domain::name::{ReservationKey, ResourceKey, join_key};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::store::{Binding, StoreError};
@@ -164,43 +163,5 @@ impl RevisionHeadDoc {
             create_time: time(self.create_time).map_err(|message| damaged(&self.id, message))?,
             principal: self.principal,
         })
-    }
-}
-
-/// An event.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct EventDoc {
-    namespace: String,
-    time: bson::DateTime,
-    kind: KindWord,
-    principal: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    subject: String,
-    details: Vec<Pair>,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum KindWord {
-    PolicyApplied,
-    SubjectPut,
-    SubjectDeleted,
-}
-
-impl EventDoc {
-    /// The document of an event.
-    pub fn new(event: &Event) -> Self {
-        Self {
-            namespace: event.namespace.clone(),
-            time: date(event.time),
-            kind: match event.kind {
-                EventKind::PolicyApplied => KindWord::PolicyApplied,
-                EventKind::SubjectPut => KindWord::SubjectPut,
-                EventKind::SubjectDeleted => KindWord::SubjectDeleted,
-            },
-            principal: event.principal.clone(),
-            subject: event.subject.clone(),
-            details: pairs(&event.details),
-        }
     }
 }

@@ -65,8 +65,9 @@ struct RequestDoc {
     adjustment: bool,
 }
 
+/// An item of a request.
 #[derive(Debug, Serialize, Deserialize)]
-struct ItemDoc {
+pub(super) struct ItemDoc {
     metric: String,
     amount: i64,
     dimensions: Vec<Pair>,
@@ -266,13 +267,8 @@ fn settled(settled: &Settled) -> (StateWord, Option<Time>, Vec<i64>, Vec<String>
 
 impl RequestDoc {
     fn new(request: &Request) -> Self {
-        let item = |item: &ItemRequest| ItemDoc {
-            metric: item.metric.clone(),
-            amount: item.amount,
-            dimensions: pairs(&item.dimensions),
-        };
         Self {
-            items: request.items.iter().map(item).collect(),
+            items: request.items.iter().map(ItemDoc::new).collect(),
             ttl_ms: request.ttl.as_millis(),
             commit: request.commit,
             resources: request.resources.clone(),
@@ -282,19 +278,28 @@ impl RequestDoc {
     }
 
     fn request(self) -> Request {
-        let item = |item: ItemDoc| ItemRequest {
-            metric: item.metric,
-            amount: item.amount,
-            dimensions: map(item.dimensions),
-        };
         Request {
-            items: self.items.into_iter().map(item).collect(),
+            items: self.items.into_iter().map(ItemDoc::item).collect(),
             ttl: Span::from_millis(self.ttl_ms),
             commit: self.commit,
             resources: self.resources,
             labels: map(self.labels),
             adjustment: self.adjustment,
         }
+    }
+}
+
+impl ItemDoc {
+    /// The document of an item.
+    pub fn new(item: &ItemRequest) -> Self {
+        let ItemRequest { metric, amount, dimensions } = item;
+        Self { metric: metric.clone(), amount: *amount, dimensions: pairs(dimensions) }
+    }
+
+    /// The item.
+    pub fn item(self) -> ItemRequest {
+        let Self { metric, amount, dimensions } = self;
+        ItemRequest { metric, amount, dimensions: map(dimensions) }
     }
 }
 

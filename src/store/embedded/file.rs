@@ -4,15 +4,19 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use redb::{Database, ReadOnlyTable, ReadableDatabase as _, ReadableTable, Table};
+use redb::{
+    Database, Durability, ReadOnlyTable, ReadableDatabase as _, ReadableTable, Table,
+    TableDefinition,
+};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::index::{Index, Place, millis};
 use super::row::{Head, Kind, Listed, rows, seal, unseal};
+use super::trail::{REFUSALS, Row as RefusalRow};
 use super::{META, RECORDS};
 use crate::domain::state::Keys;
 use crate::domain::time::Time;
@@ -20,7 +24,11 @@ use crate::store::document::{CounterDoc, ReservationDoc, ResourceDoc, SubjectDoc
 use crate::store::{ChangeSet, Loaded, StoreError, WriteError};
 
 /// Documents, each with its key.
-type Rows = Vec<(String, Vec<u8>)>;
+pub(super) type Rows = Vec<(String, Vec<u8>)>;
+
+/// How often refusals are written before the disk is waited for once, where
+/// nothing else brings it about: what they replace keeps its room until then.
+const UNSYNCED: u32 = 64;
 
 pub(super) struct File {
     /// Opened anew after an error; `None` while that does not succeed.
@@ -29,6 +37,8 @@ pub(super) struct File {
     /// The disk has failed a write: what is in the file and what the index
     /// says may differ, and redb answers nothing any more.
     failed: AtomicBool,
+    /// How often something was written that may not be on the disk yet.
+    unsynced: AtomicU32,
     /// Held by whoever writes.
     turn: Mutex<()>,
     /// Never held while the disk is waited for.
@@ -41,6 +51,7 @@ impl File {
             database: RwLock::new(Some(database)),
             path,
             failed: AtomicBool::new(false),
+            unsynced: AtomicU32::new(0),
             turn: Mutex::default(),
             index: Mutex::new(index),
         }
@@ -154,13 +165,23 @@ impl File {
         Ok((self.read_places(places)?, last))
     }
 
-    fn read_places(&self, places: Vec<(String, u64)>) -> Result<Rows, StoreError> {
+    pub fn read_places(&self, places: Vec<(String, u64)>) -> Result<Rows, StoreError> {
+        self.read_table(RECORDS, places)
+    }
+
+    /// The documents under these numbers of a table, each with the key that
+    /// stands beside its number.
+    pub fn read_table(
+        &self,
+        table: TableDefinition<'_, u64, &'static [u8]>,
+        places: Vec<(String, u64)>,
+    ) -> Result<Rows, StoreError> {
         if places.is_empty() {
             return Ok(Vec::new());
         }
         self.with(|database| {
             let transaction = database.begin_read().map_err(|error| unavailable(&error))?;
-            let table = transaction.open_table(RECORDS).map_err(|error| unavailable(&error))?;
+            let table = transaction.open_table(table).map_err(|error| unavailable(&error))?;
             rows_at(&table, places)
         })
     }
@@ -235,6 +256,57 @@ impl File {
         let transaction = database.begin_write()?;
         work(&mut transaction.open_table(RECORDS)?)?;
         Ok(transaction.commit()?)
+    }
+
+    /// Keeps refusals in place of the oldest ones, without waiting for the disk.
+    pub fn note(&self, rows: Vec<RefusalRow>) -> Result<(), StoreError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (numbers, gone) = self.index().refusals.plan(rows.len());
+        let unsynced = self.unsynced.fetch_add(1, Ordering::AcqRel);
+        self.alter(|database| {
+            let mut transaction = database.begin_write()?;
+            if unsynced < UNSYNCED {
+                transaction.set_durability(Durability::None)?;
+            } else {
+                self.unsynced.store(0, Ordering::Release);
+            }
+            {
+                let mut table = transaction.open_table(REFUSALS)?;
+                for (row, number) in rows.iter().zip(numbers.clone()) {
+                    table.insert(number, seal(Kind::Refusal, &row.bytes).as_slice())?;
+                }
+                for number in &gone {
+                    table.remove(number)?;
+                }
+            }
+            Ok(transaction.commit()?)
+        })?;
+        self.index().refusals.add(rows.into_iter().map(|row| row.key).zip(numbers));
+        Ok(())
+    }
+
+    /// Brings to the disk what is not there yet.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.unsynced.swap(0, Ordering::AcqRel) == 0 {
+            return Ok(());
+        }
+        self.alter(|database| Ok(database.begin_write()?.commit()?))
+    }
+
+    /// A change by somebody whose turn it is.
+    fn alter(
+        &self,
+        work: impl FnOnce(&Database) -> Result<(), redb::Error>,
+    ) -> Result<(), StoreError> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(StoreError::Unavailable("the disk has failed a write".to_owned()));
+        }
+        let altered = self.with(|database| work(database).map_err(|error| unavailable(&error)));
+        if altered.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        altered
     }
 
     /// A named value.

@@ -7,6 +7,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _};
 
 use super::RECORDS;
 use super::row::{Head, Kind, Listed, Row, unseal};
+use super::trail::{Ring, numbered_key};
 use crate::domain::policy::PolicyRevision;
 use crate::store::document::RevisionDoc;
 use crate::store::lists::Lists;
@@ -19,6 +20,7 @@ pub(super) struct Index {
     pub lists: Lists,
     /// The current revision of each namespace's policy.
     pub heads: HashMap<String, i64>,
+    pub refusals: Ring,
     pub next: u64,
 }
 
@@ -35,7 +37,7 @@ impl Index {
     pub fn read(database: &Database) -> Result<Self, String> {
         let transaction = database.begin_read().map_err(|error| error.to_string())?;
         let table = transaction.open_table(RECORDS).map_err(|error| error.to_string())?;
-        let mut index = Self::default();
+        let mut index = Self { refusals: Ring::read(&transaction)?, ..Self::default() };
         for entry in table.iter().map_err(|error| error.to_string())? {
             let (number, value) = entry.map_err(|error| error.to_string())?;
             let number = number.value();
@@ -100,13 +102,13 @@ impl Index {
             let head = self.heads.entry(parts[0].clone()).or_default();
             *head = (*head).max(place.version);
         }
-        // Events are only ever read through, never found by key.
-        if kind == Kind::Event {
-            return;
-        }
         let of_kind = &mut self.by_kind[kind as usize];
         let known = of_kind.get_key_value(key).map(|(known, _)| Arc::clone(known));
-        let key = known.unwrap_or_else(|| Arc::from(key));
+        let key = match kind {
+            // Several may be of the same instant.
+            Kind::Event => Arc::from(numbered_key(key, place.number)),
+            _ => known.unwrap_or_else(|| Arc::from(key)),
+        };
         match listed {
             Listed::Reservation(facts) => self.lists.put_reservation(&key, place.number, facts),
             Listed::Counter(facts) => self.lists.put_counter(&key, facts),

@@ -12,6 +12,7 @@ mod file;
 mod index;
 mod list;
 mod row;
+mod trail;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +23,16 @@ use async_trait::async_trait;
 use redb::{Database, ReadableTable as _, TableDefinition};
 use thiserror::Error;
 use tokio::time::Instant;
+use tracing::warn;
 
 use super::clock::Clock;
 use super::document::{CounterDoc, ReservationDoc, RevisionDoc, decode};
 use super::{
-    ChangeSet, CounterFilter, CounterPlace, Loaded, ReservationFilter, Retention, Store,
-    StoreError, SubjectFilter, Versioned, Visitor, WriteError,
+    ChangeSet, CounterFilter, CounterPlace, Kept, Loaded, ReservationFilter, Retention, Store,
+    StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned, Visitor, WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
+use crate::domain::event::{Event, RefusalRecord};
 use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
@@ -237,6 +240,32 @@ impl Store for EmbeddedStore {
         .await
     }
 
+    async fn events_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<Event>>, StoreError> {
+        let (filter, before) = (filter.clone(), before.cloned());
+        self.blocking(move |file| trail::events_before(file, &filter, before.as_ref(), limit)).await
+    }
+
+    async fn refusals_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<RefusalRecord>>, StoreError> {
+        let (filter, before) = (filter.clone(), before.cloned());
+        let read = move |file: &File| trail::refusals_before(file, &filter, before.as_ref(), limit);
+        self.blocking(read).await
+    }
+
+    async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
+        let rows = refusals.iter().map(trail::Row::new).collect::<Result<_, _>>()?;
+        self.blocking(move |file| file.note(rows)).await
+    }
+
     async fn charged(
         &self,
         counters: &[Arc<CounterId>],
@@ -292,13 +321,18 @@ impl Store for EmbeddedStore {
         Ok(())
     }
 
-    async fn close(&self) {}
+    async fn close(&self) {
+        if let Err(error) = self.blocking(File::sync).await {
+            warn!(%error, "the latest refusals may be lost");
+        }
+    }
 }
 
 fn schema(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_write()?;
     let version = {
         transaction.open_table(RECORDS)?;
+        transaction.open_table(trail::REFUSALS)?;
         let mut meta = transaction.open_table(META)?;
         let found = meta.get(SCHEMA)?.map(|version| version.value());
         if let Some(version) = found {

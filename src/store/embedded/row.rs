@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::trail::dated;
 use crate::domain::time::Time;
 use crate::store::document::{
     CounterDoc, EventDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc,
@@ -17,10 +18,12 @@ pub(super) enum Kind {
     Subject,
     Policy,
     Event,
+    /// In a table of its own.
+    Refusal,
 }
 
 impl Kind {
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
     pub const ALL: [Self; Self::COUNT] = [
         Self::Reservation,
         Self::Counter,
@@ -28,6 +31,7 @@ impl Kind {
         Self::Subject,
         Self::Policy,
         Self::Event,
+        Self::Refusal,
     ];
 }
 
@@ -73,6 +77,9 @@ pub(super) struct Head {
     window: WindowHead,
     #[serde(default)]
     state: String,
+    /// Of an event or a refusal, which is found by it.
+    #[serde(default)]
+    time: Option<bson::DateTime>,
     #[serde(default)]
     create_time: Option<bson::DateTime>,
     #[serde(default)]
@@ -99,6 +106,10 @@ impl Head {
             bson::deserialize_from_slice(bytes).map_err(|error| error.to_string())?;
         if kind == Kind::Policy {
             head.version = head.revision;
+        }
+        if matches!(kind, Kind::Event | Kind::Refusal) {
+            let time = head.time.ok_or("it lacks its time")?;
+            head.key = dated(&head.namespace, time.timestamp_millis());
         }
         Ok(head)
     }
@@ -157,7 +168,9 @@ pub(super) fn rows(changes: &ChangeSet) -> Result<Vec<Row>, WriteError> {
         rows.push(Row::new(Kind::Policy, document.id.clone(), policy.revision, None, &document)?);
     }
     for event in &changes.events {
-        rows.push(Row::new(Kind::Event, String::new(), 0, None, &EventDoc::new(event))?);
+        let document = EventDoc::new(event);
+        let key = dated(&event.namespace, event.time.as_millis());
+        rows.push(Row::new(Kind::Event, key, 0, document.purge_at, &document)?);
     }
     Ok(rows)
 }

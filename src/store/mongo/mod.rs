@@ -15,6 +15,7 @@ mod list;
 mod load;
 mod schema;
 mod sessions;
+mod trail;
 mod values;
 mod write;
 
@@ -30,10 +31,11 @@ use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
 use super::{
-    ChangeSet, CounterFilter, CounterPlace, Feed, Loaded, ReservationFilter, Retention, Store,
-    StoreError, SubjectFilter, Versioned, Visitor, WriteError,
+    ChangeSet, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter, Retention,
+    Store, StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned, Visitor, WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
+use crate::domain::event::{Event, RefusalRecord};
 use crate::domain::name::{ReservationKey, SubjectKey};
 use crate::domain::policy::{PolicyRevision, RevisionHead};
 use crate::domain::reservation::Reservation;
@@ -85,6 +87,8 @@ struct Collections {
     resources: Collection<RawDocumentBuf>,
     subjects: Collection<RawDocumentBuf>,
     policies: Collection<RawDocumentBuf>,
+    events: Collection<RawDocumentBuf>,
+    refusals: Collection<RawDocumentBuf>,
     meta: Collection<Document>,
 }
 
@@ -126,6 +130,8 @@ impl MongoStore {
             resources: database.collection("resources"),
             subjects: database.collection("subjects"),
             policies: database.collection("policies"),
+            events: database.collection("events"),
+            refusals: trail::refusals(&database),
             meta: database.collection("meta"),
             database,
         });
@@ -199,6 +205,28 @@ impl Store for MongoStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         load::counters_after(&self.collections, key, limit).await
+    }
+
+    async fn events_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<Event>>, StoreError> {
+        trail::events_before(&self.collections, filter, before, limit).await
+    }
+
+    async fn refusals_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<RefusalRecord>>, StoreError> {
+        trail::refusals_before(&self.collections, filter, before, limit).await
+    }
+
+    async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
+        trail::note_refusals(&self.collections, refusals).await
     }
 
     async fn charged(

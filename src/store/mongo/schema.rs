@@ -14,7 +14,7 @@ use mongodb::{Client, Database, IndexModel};
 
 use tokio::time::timeout;
 
-use super::{ConnectError, error, list, unreachable};
+use super::{ConnectError, error, list, trail, unreachable};
 use crate::store::Retention;
 
 /// The layout of the documents; raised when an older program could not read
@@ -84,7 +84,8 @@ fn fit(hello: &Document, host: &ServerAddress) -> Result<(), ConnectError> {
 }
 
 /// Indexes that others have replaced: each that is left costs every write.
-const REPLACED: [(&str, &str); 2] = [
+const REPLACED: [(&str, &str); 3] = [
+    ("events", "namespace_1_time_-1"),
     ("reservations", "charges.counter_1_create_time_1"),
     ("reservations", "namespace_1_create_time_1"),
 ];
@@ -100,13 +101,18 @@ pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
         ("resources", vec![]),
         ("subjects", vec![]),
         ("policies", vec![plain(doc! { "namespace": 1, "revision": -1 })]),
-        ("events", vec![plain(doc! { "namespace": 1, "time": -1 })]),
+        ("events", trail::of_events()),
+        ("refusals", trail::of_refusals()),
         ("servers", vec![]),
     ];
     for (name, indexes) in collections {
         // A transaction on a collection that does not exist would create it
         // under a lock that makes concurrent ones fail.
-        let created = database.create_collection(name).await;
+        let create = database.create_collection(name);
+        let created = match name {
+            "refusals" => create.capped(true).size(trail::REFUSALS).await,
+            _ => create.await,
+        };
         if let Err(error) = created
             && !error.to_string().contains("NamespaceExists")
         {
@@ -125,10 +131,11 @@ pub(super) async fn prepare(database: &Database) -> Result<(), ConnectError> {
 
 /// The indexes by which MongoDB removes what is due: collection, field, and how
 /// long after the time in it.
-const REMOVALS: [(&str, &str, Duration); 4] = [
+const REMOVALS: [(&str, &str, Duration); 5] = [
     ("counters", "purge_at", Duration::ZERO),
     ("reservations", "purge_at", Duration::ZERO),
     ("resources", "purge_at", Duration::ZERO),
+    ("events", "purge_at", Duration::ZERO),
     ("servers", "beat", Duration::from_hours(24)),
 ];
 

@@ -7,6 +7,7 @@ use quota_authority::domain::time::Span;
 use tonic::transport::Channel;
 
 use super::rules::Rules;
+use super::v1::operator_service_client::OperatorServiceClient;
 use super::v1::policy_service_client::PolicyServiceClient;
 use super::v1::quota_service_client::QuotaServiceClient;
 use super::{Refused, World, v1};
@@ -23,6 +24,7 @@ pub enum Sent {
     Reserve(v1::ReserveRequest),
     Commit(v1::CommitRequest),
     Release(v1::ReleaseRequest),
+    Refund(v1::RefundRequest),
 }
 
 /// A caller: his connection and the namespace he works in.
@@ -31,14 +33,16 @@ pub struct Client {
     pub namespace: String,
     pub quota: QuotaServiceClient<Channel>,
     pub policy: PolicyServiceClient<Channel>,
+    pub operator: OperatorServiceClient<Channel>,
     log: Log,
 }
 
 impl Client {
     pub fn new(namespace: String, channel: Channel, log: Log) -> Self {
         let (quota, policy) =
-            (QuotaServiceClient::new(channel.clone()), PolicyServiceClient::new(channel));
-        Self { namespace, quota, policy, log }
+            (QuotaServiceClient::new(channel.clone()), PolicyServiceClient::new(channel.clone()));
+        let operator = OperatorServiceClient::new(channel);
+        Self { namespace, quota, policy, operator, log }
     }
 
     /// The same caller in another namespace.
@@ -181,7 +185,7 @@ impl Client {
         Ok(())
     }
 
-    fn remember(&self, sent: Sent) {
+    pub(super) fn remember(&self, sent: Sent) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if log.len() < REMEMBERED {
             log.push(sent);
@@ -255,6 +259,12 @@ impl Settle {
 
     pub fn resources(mut self, resources: &[&str]) -> Self {
         self.commit.resources = resources.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// What to do where the hold has run out.
+    pub fn if_expired(mut self, if_expired: v1::IfExpired) -> Self {
+        self.commit.if_expired = if_expired.into();
         self
     }
 

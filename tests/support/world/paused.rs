@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use quota_authority::domain::counter::{Counter, CounterId};
+use quota_authority::domain::event::{Event, RefusalRecord};
 use quota_authority::domain::name::{ReservationKey, SubjectKey};
 use quota_authority::domain::policy::{PolicyRevision, RevisionHead};
 use quota_authority::domain::reservation::Reservation;
@@ -13,8 +14,9 @@ use quota_authority::domain::state::Keys;
 use quota_authority::domain::subject::Subject;
 use quota_authority::domain::time::Time;
 use quota_authority::store::{
-    ChangeSet, CounterFilter, CounterPlace, Feed, Loaded, ReservationFilter, Retention,
-    SharedStore, Store, StoreError, SubjectFilter, TestClock, Versioned, Visitor, WriteError,
+    ChangeSet, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter, Retention,
+    SharedStore, Store, StoreError, SubjectFilter, TestClock, TrailFilter, TrailPlace, Versioned,
+    Visitor, WriteError,
 };
 use tokio::sync::Notify;
 
@@ -123,6 +125,28 @@ impl Store for PausedStore {
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
         self.inner.counters_after(key, limit).await
+    }
+
+    async fn events_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<Event>>, StoreError> {
+        self.inner.events_before(filter, before, limit).await
+    }
+
+    async fn refusals_before(
+        &self,
+        filter: &TrailFilter,
+        before: Option<&TrailPlace>,
+        limit: usize,
+    ) -> Result<Vec<Kept<RefusalRecord>>, StoreError> {
+        self.inner.refusals_before(filter, before, limit).await
+    }
+
+    async fn note_refusals(&self, refusals: &[RefusalRecord]) -> Result<(), StoreError> {
+        self.inner.note_refusals(refusals).await
     }
 
     async fn charged(
