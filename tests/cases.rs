@@ -28,8 +28,12 @@ mod billing_subjects;
 mod changes;
 #[path = "cases/contention.rs"]
 mod contention;
+#[path = "cases/counters.rs"]
+mod counters;
 #[path = "cases/expiry.rs"]
 mod expiry;
+#[path = "cases/holds.rs"]
+mod holds;
 #[path = "cases/idempotency.rs"]
 mod idempotency;
 #[path = "cases/late.rs"]
@@ -50,6 +54,8 @@ mod plans;
 mod reconciling;
 #[path = "cases/refunds.rs"]
 mod refunds;
+#[path = "cases/reservations.rs"]
+mod reservations;
 #[path = "cases/restart.rs"]
 mod restart;
 #[path = "cases/retry.rs"]

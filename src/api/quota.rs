@@ -7,12 +7,15 @@ use futures_util::stream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::convert::{answer, request, times};
+use super::convert::page::{self, Filling};
+use super::convert::{answer, listing, request, times};
 use super::deadline::{answer_by, read_by};
 use super::refused::submit;
 use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command, Usage};
-use crate::engine::Engine;
+use crate::domain::reservation::Reservation;
+use crate::domain::status::LimitStatus;
+use crate::engine::{Engine, Error, Holds};
 use crate::proto::v1;
 use crate::proto::v1::quota_service_server::QuotaService;
 
@@ -137,16 +140,55 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::GetUsageResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let query = request::usage(call.into_inner()).map_err(catalogue::refused)?;
-        let request::UsageQuery { namespace, metric, dimensions, at } = query;
-        let usage = self.engine.usage(&namespace, &metric, &dimensions, at);
-        let usage = read_by(deadline, usage).await;
-        let Usage { limits, now, .. } = usage.map_err(catalogue::failed)?;
+        let request::UsageQuery { namespace, metric, dimensions, at, include_holds } = query;
+        let (usage, holds) = if include_holds {
+            let read = self.engine.usage_and_holds(&namespace, &metric, &dimensions, at);
+            read_by(deadline, read).await.map_err(catalogue::failed)?
+        } else {
+            let read = self.engine.usage(&namespace, &metric, &dimensions, at);
+            (read_by(deadline, read).await.map_err(catalogue::failed)?, Holds::default())
+        };
+        let Usage { limits, now, .. } = usage;
+        let reservations = holds.reservations.iter();
+        let (listed, cut) = page::cut_to_fit(reservations.map(|r| answer::reservation(r, now)));
         Ok(Response::new(v1::GetUsageResponse {
             limits: answer::limits(&limits),
-            holds: Vec::new(),
+            holds: listed,
             read_time: Some(times::timestamp(now)),
-            holds_incomplete: false,
+            holds_incomplete: holds.incomplete || cut,
         }))
+    }
+
+    async fn list_reservations(
+        &self,
+        call: Request<v1::ListReservationsRequest>,
+    ) -> Result<Response<v1::ListReservationsResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let asked = listing::reservations(call.into_inner()).map_err(catalogue::refused)?;
+        let listing::Listing { query, page, place } = asked;
+        let mut filling = Filling::new(&page);
+        let mut take = |found: &Reservation, now| filling.add(answer::reservation(found, now));
+        let read = self.engine.reservations(&query, place, page.size(), &mut take);
+        let next = read_by(deadline, read).await.map_err(catalogue::failed)?;
+        let next = next.map(|place| listing::reservation_token(&place));
+        let (reservations, next_page_token) = filling.end(next);
+        Ok(Response::new(v1::ListReservationsResponse { reservations, next_page_token }))
+    }
+
+    async fn list_usage(
+        &self,
+        call: Request<v1::ListUsageRequest>,
+    ) -> Result<Response<v1::ListUsageResponse>, Status> {
+        let deadline = answer_by(call.metadata());
+        let asked = listing::counters(call.into_inner()).map_err(catalogue::refused)?;
+        let listing::Listing { query, page, place } = asked;
+        let mut filling = Filling::new(&page);
+        let mut take = |found: &LimitStatus| filling.add(answer::limit(found));
+        let read = self.engine.counters(&query, place, page.size(), &mut take);
+        let next = read_by(deadline, read).await.map_err(catalogue::failed)?;
+        let next = next.map(|place| listing::counter_token(&place));
+        let (limits, next_page_token) = filling.end(next);
+        Ok(Response::new(v1::ListUsageResponse { limits, next_page_token }))
     }
 }
 

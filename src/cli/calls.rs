@@ -1,9 +1,8 @@
-//! `quotad reserve`, `commit`, `release`, `check` and `usage`.
+//! `quotad reserve`, `commit`, `release` and `check`.
 
 use std::time::Duration;
 
 use clap::Args;
-use prost_types::Timestamp;
 use tonic::Code;
 
 use super::connect::{Connect, Namespace};
@@ -184,45 +183,6 @@ pub(super) async fn check(args: Check) -> Result<u8, Failure> {
     out.line(if answer.admitted { "would be admitted" } else { "would be refused" })?;
     out.table(&limits(&answer.limits))?;
     Ok(if answer.admitted { exit::OK } else { exit::REFUSED })
-}
-
-/// What was typed after `usage`.
-#[derive(Debug, Args)]
-pub(super) struct Usage {
-    #[command(flatten)]
-    namespace: Namespace,
-    /// The metric.
-    metric: String,
-    /// A dimension; may be repeated.
-    #[arg(short, long = "dim", value_name = "KEY=VALUE", value_parser = parse::pair)]
-    dims: Vec<(String, String)>,
-    /// The window that contains this instant, such as 2026-08-15T00:00:00Z;
-    /// now by default.
-    #[arg(long, value_name = "INSTANT", value_parser = parse::instant)]
-    at: Option<Timestamp>,
-    #[command(flatten)]
-    pub connect: Connect,
-}
-
-/// Says where limits stand.
-pub(super) async fn usage(args: Usage) -> Result<u8, Failure> {
-    let out = args.connect.output();
-    let request = v1::GetUsageRequest {
-        namespace: args.namespace.namespace,
-        metric: args.metric,
-        dimensions: parse::map("-d", args.dims)?,
-        at: args.at,
-        ..v1::GetUsageRequest::default()
-    };
-    let server = args.connect.connect().await?;
-    let answer = server.quota().get_usage(server.call(request)).await?.into_inner();
-    out.message(&answer)?;
-    if answer.limits.is_empty() {
-        out.line("no limit applies")?;
-    } else {
-        out.table(&limits(&answer.limits))?;
-    }
-    Ok(exit::OK)
 }
 
 /// One line on a reservation, and where its limits stand.

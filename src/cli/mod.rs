@@ -10,8 +10,10 @@ mod logging;
 mod output;
 mod parse;
 mod policy;
+mod reservations;
 mod serve;
 mod subject;
+mod usage;
 mod watch;
 
 use std::process::ExitCode;
@@ -75,10 +77,13 @@ enum Command {
     Check(calls::Check),
     /// See where the limits stand.
     #[command(after_help = EXIT_CODES)]
-    Usage(calls::Usage),
+    Usage(usage::Usage),
     /// See where the limits stand, now and at every change.
     #[command(after_help = EXIT_CODES)]
     Watch(watch::Watch),
+    /// List reservations, newest first.
+    #[command(after_help = EXIT_CODES)]
+    Reservations(reservations::Reservations),
     /// Check, compare, apply and show policies.
     #[command(subcommand, after_help = EXIT_CODES)]
     Policy(policy::Command),
@@ -117,8 +122,9 @@ async fn dispatch(command: Command) -> ExitCode {
         Command::Commit(args) => (args.connect.output(), calls::commit(args).await),
         Command::Release(args) => (args.connect.output(), calls::release(args).await),
         Command::Check(args) => (args.connect.output(), calls::check(args).await),
-        Command::Usage(args) => (args.connect.output(), calls::usage(args).await),
+        Command::Usage(args) => (args.connect.output(), usage::run(args).await),
         Command::Watch(args) => (args.connect.output(), watch::watch(args).await),
+        Command::Reservations(args) => (args.connect.output(), reservations::run(args).await),
         Command::Policy(command) => (command.output(), policy::run(command).await),
         Command::Subject(command) => (command.output(), subject::run(command).await),
         Command::Events(args) => (args.connect.output(), events::events(args).await),

@@ -15,7 +15,7 @@ use crate::api::times;
 use crate::proto::{FILE_DESCRIPTOR_SET, v1};
 
 pub(super) use failure::{Failure, reason};
-pub(super) use limits::limits;
+pub(super) use limits::{add_limit, limits, no_limits};
 
 /// A message that is printed as JSON, with its name in the contract.
 pub(super) trait Named: Message {
@@ -33,8 +33,8 @@ macro_rules! named {
 
 named! {
     ApplyPolicyResponse CheckResponse CommitResponse DeleteSubjectResponse Event GetPolicyResponse
-    GetSubjectResponse GetUsageResponse PolicyRevision PutSubjectResponse ReleaseResponse
-    ReserveResponse Subject WatchUsageResponse
+    GetSubjectResponse GetUsageResponse LimitStatus PolicyRevision PutSubjectResponse
+    ReleaseResponse Reservation ReserveResponse Subject WatchUsageResponse
 }
 
 /// How answers are printed.
@@ -210,9 +210,11 @@ mod tests {
             v1::GetPolicyResponse::NAME,
             v1::GetSubjectResponse::NAME,
             v1::GetUsageResponse::NAME,
+            v1::LimitStatus::NAME,
             v1::PolicyRevision::NAME,
             v1::PutSubjectResponse::NAME,
             v1::ReleaseResponse::NAME,
+            v1::Reservation::NAME,
             v1::ReserveResponse::NAME,
             v1::Subject::NAME,
             v1::WatchUsageResponse::NAME,

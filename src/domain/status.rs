@@ -68,6 +68,17 @@ impl LimitStatus {
         short && self.retry_time.is_none()
     }
 
+    /// How full it is: used and held by what is allowed. 1 where nothing is
+    /// allowed, 0 where everything is.
+    #[allow(clippy::cast_precision_loss, reason = "a share, which nothing is counted by")]
+    pub fn utilization(&self) -> f64 {
+        match self.bound {
+            Bound::Unlimited => 0.0,
+            Bound::AtMost(max) if max <= 0 => 1.0,
+            Bound::AtMost(max) => self.used.saturating_add(self.held) as f64 / max as f64,
+        }
+    }
+
     /// About how many bytes it has.
     pub fn weight(&self) -> usize {
         let CounterId { limit, metric, key, .. } = &*self.counter;

@@ -11,6 +11,8 @@ mod audit;
 mod batch;
 mod cache;
 mod catalog;
+mod holds;
+mod list;
 mod plan;
 mod pulse;
 mod queue;
@@ -31,6 +33,8 @@ use tokio::time::Instant;
 
 pub use admin::{OverLimit, PolicyApplied, PolicyChange, SubjectPut};
 pub use audit::{AuditQuery, AuditStep, Finding};
+pub use holds::Holds;
+pub use list::{CountersPlace, CountersQuery, ReservationPlace, ReservationQuery};
 pub use reconcile::{Discrepancy, MAX_LIVE, ReconcileQuery, Reconciliation};
 pub use trail::{TrailMark, TrailPage, TrailQuery};
 pub use watch::Watch;

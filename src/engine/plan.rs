@@ -203,6 +203,12 @@ impl<'c> Working<'c> {
         Ok(())
     }
 
+    /// Takes in counters that were read otherwise.
+    pub fn take_counters(&mut self, read: HashMap<Arc<CounterId>, Option<Versioned<Counter>>>) {
+        self.reads += 1;
+        take_in(&mut self.counters, read, self.reads);
+    }
+
     /// Whether any of these reservations was found to exist.
     pub fn found<'k>(&self, mut keys: impl Iterator<Item = &'k ReservationKey>) -> bool {
         keys.any(|key| self.reservations.get(key).is_some_and(|read| read.record.is_some()))

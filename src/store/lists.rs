@@ -37,10 +37,14 @@ type Created = Vec<(Time, Arc<str>)>;
 /// What was charged to one counter.
 #[derive(Debug, Default)]
 struct Takers {
-    all: Vec<Arc<str>>,
+    all: Vec<Taker>,
     /// Those not settled, by when they expire.
-    open: BTreeSet<(Time, Arc<str>)>,
+    open: BTreeSet<(Time, Taker)>,
 }
+
+/// A reservation by its key, and where its record lies, for the store that says
+/// so: the same key may lie elsewhere a moment later.
+type Taker = (Arc<str>, u64);
 
 /// What the lists go by of a reservation.
 #[derive(Clone, Debug)]
@@ -93,16 +97,16 @@ impl CounterFacts {
 }
 
 impl Lists {
-    /// Whether a reservation stands where it belongs, but for its expiry: one
-    /// that takes the place of another with the same id does not.
-    pub fn has_reservation(&self, key: &str, facts: &ReservationFacts) -> bool {
+    fn has_reservation(&self, key: &str, facts: &ReservationFacts) -> bool {
         let wanted = (facts.create_time, key);
         let list = self.by_namespace.get(&*facts.namespace);
         list.is_some_and(|list| list.binary_search_by(|entry| place(entry).cmp(&wanted)).is_ok())
     }
 
-    /// A reservation was made or changed.
-    pub fn put_reservation(&mut self, key: &Arc<str>, facts: &ReservationFacts) {
+    /// A reservation was made, or changed but for what it took and when: one that
+    /// was that is forgotten first.
+    pub fn put_reservation(&mut self, key: &Arc<str>, lies: u64, facts: &ReservationFacts) {
+        let taker = (Arc::clone(key), lies);
         if !self.has_reservation(key, facts) {
             add(&mut self.by_namespace, &facts.namespace, facts.create_time, key);
             let series: BTreeSet<&str> =
@@ -111,7 +115,7 @@ impl Lists {
                 add(&mut self.by_series, series, facts.create_time, key);
             }
             for counter in &facts.counters {
-                entry(&mut self.by_counter, counter).all.push(Arc::clone(key));
+                entry(&mut self.by_counter, counter).all.push(taker.clone());
             }
         }
         let until = facts.open.then_some(facts.expire_time);
@@ -122,9 +126,9 @@ impl Lists {
         for counter in &facts.counters {
             let Some(takers) = self.by_counter.get_mut(&**counter) else { continue };
             if let Some(before) = before {
-                takers.open.remove(&(before, Arc::clone(key)));
+                takers.open.remove(&(before, taker.clone()));
             }
-            takers.open.extend(until.map(|until| (until, Arc::clone(key))));
+            takers.open.extend(until.map(|until| (until, taker.clone())));
         }
         match until {
             Some(until) => self.open.insert(Arc::clone(key), until),
@@ -132,7 +136,7 @@ impl Lists {
         };
     }
 
-    /// A reservation has gone, which had these facts.
+    /// A reservation has gone, or takes another place: it had these facts.
     pub fn forget_reservation(&mut self, key: &str, facts: &ReservationFacts) {
         let remove = |list: Option<&mut Created>| {
             let Some(list) = list else { return };
@@ -145,8 +149,8 @@ impl Lists {
         for counter in &facts.counters {
             remove(self.by_series.get_mut(series_of(counter)));
             if let Some(takers) = self.by_counter.get_mut(&**counter) {
-                takers.all.retain(|taker| &**taker != key);
-                takers.open.retain(|(_, taker)| &**taker != key);
+                takers.all.retain(|(taker, _)| &**taker != key);
+                takers.open.retain(|(_, (taker, _))| &**taker != key);
             }
         }
         self.open.remove(key);
@@ -174,9 +178,9 @@ impl Lists {
             });
         }
         self.by_counter.retain(|_, takers| {
-            takers.all.retain(|key| !reservations.contains(key));
+            takers.all.retain(|(key, _)| !reservations.contains(key));
             takers.all.shrink_to(2 * takers.all.len());
-            takers.open.retain(|(_, key)| !reservations.contains(key));
+            takers.open.retain(|(_, (key, _))| !reservations.contains(key));
             !takers.all.is_empty()
         });
         self.open.retain(|key, _| !reservations.contains(key));
@@ -219,11 +223,11 @@ impl Lists {
     /// The reservations that are charged to any of these counters, each once;
     /// with `held_after` those that are not settled and expire later, soonest
     /// first.
-    pub fn charged(&self, counters: &[Arc<CounterId>], held_after: Option<Time>) -> Vec<Arc<str>> {
+    pub fn charged(&self, counters: &[Arc<CounterId>], held_after: Option<Time>) -> Vec<Taker> {
         let takers: Vec<&Takers> =
             counters.iter().filter_map(|id| self.by_counter.get(&*id.text)).collect();
         let Some(after) = held_after else {
-            let mut keys: Vec<Arc<str>> =
+            let mut keys: Vec<Taker> =
                 takers.iter().flat_map(|takers| takers.all.iter().cloned()).collect();
             if takers.len() > 1 {
                 keys.sort_unstable();
@@ -235,10 +239,10 @@ impl Lists {
             let later = takers.open.iter().rev().take_while(|(until, _)| *until > after);
             later.cloned().collect::<Vec<_>>()
         };
-        let mut holds: Vec<(Time, Arc<str>)> = takers.iter().flat_map(live).collect();
+        let mut holds: Vec<(Time, Taker)> = takers.iter().flat_map(live).collect();
         holds.sort_unstable();
         holds.dedup();
-        holds.into_iter().map(|(_, key)| key).collect()
+        holds.into_iter().map(|(_, taker)| taker).collect()
     }
 
     /// The next counters of a listing.

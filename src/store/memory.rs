@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::lists::{CounterFacts, Lists, ReservationFacts};
 use super::trail::{REFUSALS_KEPT, newest};
 use super::{
-    Binding, Change, ChangeSet, Charged, CounterFilter, CounterPlace, Kept, Loaded,
+    Binding, Change, ChangeSet, Charged, CounterFilter, CounterPlace, Extent, Kept, Loaded,
     ReservationFilter, Retention, Store, StoreError, SubjectFilter, TrailFilter, TrailPlace,
     Unbinding, Versioned, Visitor, WriteError,
 };
@@ -187,7 +187,7 @@ impl Store for MemoryStore {
         let (found, reservations) = {
             let records = self.records();
             let keys = records.lists.charged(counters, held_after);
-            let reservations = keys.iter().filter_map(|key| records.reservations.get(key));
+            let reservations = keys.iter().filter_map(|(key, _)| records.reservations.get(key));
             let reservations = reservations.map(|row| Arc::clone(&row.value)).collect::<Vec<_>>();
             (look_up(counters, |k| records.counters.get(&*k.text)), reservations)
         };
@@ -289,24 +289,24 @@ impl Records {
         if bound || applied { Err(WriteError::Exists) } else { Ok(()) }
     }
 
+    fn remove_reservation(&mut self, key: &str) {
+        if let Some(old) = self.reservations.remove(key) {
+            self.lists.forget_reservation(key, &ReservationFacts::of(&old.value));
+        }
+    }
+
     fn apply(&mut self, changes: &ChangeSet) {
-        for Change { version, value, .. } in changes.reservations.iter().cloned() {
-            let (key, old) = match self.reservations.get_key_value(value.key.as_str()) {
-                Some((key, old)) => (Arc::clone(key), Some(ReservationFacts::of(&old.value))),
-                None => (Arc::from(value.key.as_str()), None),
-            };
-            let facts = ReservationFacts::of(&value);
-            if let Some(old) = old.filter(|_| !self.lists.has_reservation(&key, &facts)) {
-                self.lists.forget_reservation(&key, &old);
+        for Change { version, value, extent, .. } in changes.reservations.iter().cloned() {
+            if extent == Extent::Whole {
+                self.remove_reservation(value.key.as_str());
             }
-            self.lists.put_reservation(&key, &facts);
+            let known = self.reservations.get_key_value(value.key.as_str());
+            let key = known.map_or_else(|| Arc::from(value.key.as_str()), |(k, _)| Arc::clone(k));
+            self.lists.put_reservation(&key, 0, &ReservationFacts::of(&value));
             self.reservations.insert(key, Versioned { version, value });
         }
         for removal in &changes.removed_reservations {
-            if let Some(old) = self.reservations.remove(removal.key.as_str()) {
-                let facts = ReservationFacts::of(&old.value);
-                self.lists.forget_reservation(removal.key.as_str(), &facts);
-            }
+            self.remove_reservation(removal.key.as_str());
         }
         for Change { version, value, .. } in changes.counters.iter().cloned() {
             let text = self.counters.get_key_value(&*value.id.text).map(|(text, _)| text);

@@ -104,8 +104,8 @@ async fn b88_what_is_not_served_says_so(world: &mut World) {
     assert_eq!(quota.extend(extend).await.unwrap_err().code(), Code::Unimplemented);
     let refund = v1::RefundRequest::default();
     assert_eq!(quota.refund(refund).await.unwrap_err().code(), Code::Unimplemented);
-    let list = v1::ListReservationsRequest::default();
-    assert_eq!(quota.list_reservations(list).await.unwrap_err().code(), Code::Unimplemented);
+    let watch = v1::WatchUsageRequest::default();
+    assert_eq!(quota.watch_usage(watch).await.unwrap_err().code(), Code::Unimplemented);
     assert_eq!(client.state("r").await, v1::ReservationState::Held);
 }
 

@@ -76,7 +76,7 @@ pub async fn every_kind_of_record_reads_back_as_written(place: &Place) {
         removed_subjects: vec![],
         policies: vec![policy("n", 1)],
         events: vec![event("n")],
-        valid_until: None,
+        ..ChangeSet::default()
     };
     assert_eq!(store.write(&changes).await, Ok(()));
     for change in changes.reservations {

@@ -10,6 +10,8 @@ mod calls;
 mod leases;
 #[path = "world/operators.rs"]
 mod operators;
+#[path = "world/lists.rs"]
+mod lists;
 #[path = "world/paused.rs"]
 mod paused;
 #[path = "world/promises.rs"]

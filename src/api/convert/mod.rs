@@ -1,6 +1,7 @@
 //! Between the messages of the contract and the words of the domain.
 
 pub(super) mod answer;
+pub(super) mod listing;
 pub(super) mod operator;
 pub(super) mod page;
 pub(super) mod policy;

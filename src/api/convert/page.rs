@@ -60,6 +60,11 @@ impl Page {
         Self { after: after.flatten(), size: sized, scope }
     }
 
+    /// How many records the page has room for.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
     /// How many records to ask for: one more than the page has tells whether
     /// another page follows.
     pub fn ask(&self) -> usize {
@@ -89,6 +94,51 @@ impl Page {
     pub fn lead_on(&self, key: &str) -> String {
         write(&self.scope, key)
     }
+}
+
+/// A page that is being filled by whoever looks records through: not all that he
+/// looks at are meant, and he may have looked at enough before it is full.
+pub struct Filling<'p, M> {
+    page: &'p Page,
+    records: Vec<M>,
+    bytes: usize,
+}
+
+impl<'p, M: Message> Filling<'p, M> {
+    /// An empty page.
+    pub fn new(page: &'p Page) -> Self {
+        Self { page, records: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds a record; false where there is no room for it.
+    pub fn add(&mut self, record: M) -> bool {
+        self.bytes += record.encoded_len();
+        let full = self.records.len() == self.page.size;
+        let room = !full && (self.bytes <= MAX_BYTES || self.records.is_empty());
+        if room {
+            self.records.push(record);
+        }
+        room
+    }
+
+    /// The page, and the token of the next one, which begins behind that place;
+    /// empty where this is the last.
+    pub fn end(self, next: Option<String>) -> (Vec<M>, String) {
+        (self.records, next.map_or_else(String::new, |next| write(&self.page.scope, &next)))
+    }
+}
+
+/// Cuts messages off that one answer has no room for.
+pub fn cut_to_fit<M: Message>(messages: impl Iterator<Item = M>) -> (Vec<M>, bool) {
+    let (mut fitting, mut bytes) = (Vec::new(), 0);
+    for message in messages {
+        bytes += message.encoded_len();
+        if bytes > MAX_BYTES && !fitting.is_empty() {
+            return (fitting, true);
+        }
+        fitting.push(message);
+    }
+    (fitting, false)
 }
 
 /// What is said of a token that no page of this request ended with.
@@ -178,6 +228,27 @@ mod tests {
         for bad in [-1, 1001, i32::MAX, i32::MIN] {
             assert_eq!(page("List", &[], bad, "").unwrap_err(), ["page_size"]);
         }
+    }
+
+    #[test]
+    fn a_page_is_filled_up_to_its_size_or_its_bytes() {
+        let two = page("List", &[], 2, "").unwrap();
+        let mut filling = Filling::new(&two);
+        for (name, taken) in [("a", true), ("b", true), ("c", false)] {
+            assert_eq!(filling.add(record(name).1), taken, "{name}");
+        }
+        let (found, token) = filling.end(Some("b".to_owned()));
+        assert_eq!(found.len(), 2);
+        assert_eq!(page("List", &[], 2, &token).unwrap().after.as_deref(), Some("b"));
+        let large = "x".repeat(MAX_BYTES);
+        let mut filling = Filling::new(&two);
+        assert!(filling.add(record(&large).1), "one at least");
+        assert!(!filling.add(record("b").1));
+        assert_eq!(filling.end(None).1, "");
+        let (fitting, cut) = cut_to_fit(["a", &large].map(|name| record(name).1).into_iter());
+        assert_eq!((fitting.len(), cut), (1, true));
+        let (fitting, cut) = cut_to_fit([&*large].map(|name| record(name).1).into_iter());
+        assert_eq!((fitting.len(), cut), (1, false));
     }
 
     #[test]

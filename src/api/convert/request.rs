@@ -212,6 +212,7 @@ pub struct UsageQuery {
     pub metric: String,
     pub dimensions: Dimensions,
     pub at: Option<Time>,
+    pub include_holds: bool,
 }
 
 /// A `GetUsage`.
@@ -226,11 +227,9 @@ pub fn usage(request: v1::GetUsageRequest) -> Result<UsageQuery, Refusal> {
     let dimensions = request.dimensions.into_iter().collect();
     check_map("dimensions", &dimensions, &mut faults.0);
     let at = request.at.and_then(|at| faults.keep(times::time("at", at)));
-    if request.include_holds {
-        faults.add("include_holds", "listing holds is not served by this version");
-    }
+    let include_holds = request.include_holds;
     let (namespace, metric) = (request.namespace, request.metric);
-    faults.or(UsageQuery { namespace, metric, dimensions, at })
+    faults.or(UsageQuery { namespace, metric, dimensions, at, include_holds })
 }
 
 /// A `WatchUsage`.

@@ -13,11 +13,21 @@ const WORDS: usize = 3;
 
 /// Where limits stand.
 pub(in crate::cli) fn limits(limits: &[v1::LimitStatus]) -> Table {
-    let mut table = table(Stream::Stdout, COLUMNS, WORDS);
+    let mut table = no_limits();
     for limit in limits {
-        table.add_row(cells(limit));
+        add_limit(&mut table, limit);
     }
     table
+}
+
+/// The same of none, to be added to one by one.
+pub(in crate::cli) fn no_limits() -> Table {
+    table(Stream::Stdout, COLUMNS, WORDS)
+}
+
+/// Adds a limit.
+pub(in crate::cli) fn add_limit(table: &mut Table, limit: &v1::LimitStatus) {
+    table.add_row(cells(limit));
 }
 
 /// Limits that had no room, and what was asked of them.

@@ -128,7 +128,7 @@ fn general(policy: &Policy, limit: &Limit, plan: Option<&String>) -> Option<Boun
 }
 
 /// What a limit allows on the counter of that key.
-fn bound<'s>(
+pub(super) fn bound<'s>(
     policy: &Policy,
     limit: &Limit,
     key: &Dimensions,

@@ -7,11 +7,13 @@
 
 pub mod check;
 mod index;
+mod listed;
 mod lowered;
 mod matching;
 mod revision;
 mod spec;
 
+pub use listed::{listed, ruling};
 pub use lowered::{Lowered, lowered, may_be_open};
 pub use matching::{Limit, Match, Policy, subject_name};
 pub use revision::{Applied, PolicyRevision, RevisionHead};

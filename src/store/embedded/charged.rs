@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::file::{File, Snapshot};
+use super::index::Index;
 use super::row::Kind;
 use crate::domain::counter::CounterId;
 use crate::domain::time::Time;
@@ -31,10 +32,14 @@ pub(super) async fn charged(
     let (sender, mut parts) = mpsc::channel(2);
     let file = Arc::clone(file);
     let reading = tokio::task::spawn_blocking(move || {
-        let read = file.at_rest(
-            |index| index.lists.charged(&counters, held_after),
-            |keys, snapshot| read(&counters, &keys, snapshot, &sender),
-        );
+        let look = |index: &Index| {
+            let texts = counters.iter().map(|id| id.text.as_str());
+            let places = index.places(Kind::Counter, texts);
+            (places, index.lists.charged(&counters, held_after))
+        };
+        let read = file.at_rest(look, |(places, takers), snapshot| {
+            read(&counters, places, &takers, snapshot, &sender)
+        });
         if let Err(error) = read {
             // Nobody may be looking any more.
             let _ = sender.blocking_send(Err(error));
@@ -52,20 +57,20 @@ pub(super) async fn charged(
 
 fn read(
     counters: &[Arc<CounterId>],
-    keys: &[Arc<str>],
-    snapshot: &Snapshot<'_>,
+    places: Vec<(String, u64)>,
+    takers: &[(Arc<str>, u64)],
+    snapshot: &Snapshot,
     parts: &Parts,
 ) -> Result<(), StoreError> {
     let mut found: HashMap<_, _> = counters.iter().map(|id| (Arc::clone(id), None)).collect();
-    let texts: Vec<&str> = counters.iter().map(|id| id.text.as_str()).collect();
-    for (key, bytes) in snapshot.read(Kind::Counter, &texts)? {
+    for (key, bytes) in snapshot.read(places)? {
         let row = decode::<CounterDoc>(&key, &bytes)?.record()?;
         found.insert(Arc::clone(&row.value.id), Some(row));
     }
     let mut part = vec![Charged::Counters(found)];
-    for keys in keys.chunks(PART) {
-        let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
-        for (key, bytes) in snapshot.read(Kind::Reservation, &keys)? {
+    for takers in takers.chunks(PART) {
+        let places = takers.iter().map(|(key, number)| (key.to_string(), *number));
+        for (key, bytes) in snapshot.read(places.collect())? {
             let row = decode::<ReservationDoc>(&key, &bytes)?.record()?;
             part.push(Charged::Reservation(row.value));
         }

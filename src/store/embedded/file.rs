@@ -127,13 +127,8 @@ impl File {
 
     /// The records of these keys that exist.
     pub fn read(&self, kind: Kind, keys: &[&str]) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        self.read_places(self.places(kind, keys))
-    }
-
-    fn places(&self, kind: Kind, keys: &[&str]) -> Vec<(String, u64)> {
-        let index = self.index();
-        let of_kind = &index.by_kind[kind as usize];
-        keys.iter().filter_map(|key| Some(((*key).to_owned(), of_kind.get(*key)?.number))).collect()
+        let places = self.index().places(kind, keys.iter().copied());
+        self.read_places(places)
     }
 
     pub fn page(
@@ -193,11 +188,11 @@ impl File {
 
     /// Reads the file as it is at a moment when nobody writes: `look` sees the
     /// index of that moment, and what it gives goes with the records of that
-    /// moment to `read`, which others need not wait for.
+    /// moment to `read`, which nobody waits for.
     pub fn at_rest<W, T>(
         &self,
         look: impl FnOnce(&Index) -> W,
-        read: impl FnOnce(W, &Snapshot<'_>) -> Result<T, StoreError>,
+        read: impl FnOnce(W, &Snapshot) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.failed.load(Ordering::Acquire) {
@@ -209,7 +204,7 @@ impl File {
         })?;
         let looked = look(&self.index());
         drop(turn);
-        read(looked, &Snapshot { file: self, table })
+        read(looked, &Snapshot(table))
     }
 
     pub fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
@@ -224,19 +219,16 @@ impl File {
         }
         let (numbers, next) = self.index().numbers(&rows);
         let removed = self.index().removed(changes);
-        let misplaced = self.index().misplaced(&rows, changes);
-        let mut replaced = Vec::new();
+        let mut gone = Vec::new();
         let committed = self.change(|table| {
-            for number in &misplaced {
-                let old = table.get(number)?;
-                replaced.extend(old.and_then(|old| head(old.value())));
-            }
             // First: a resource that is set free may be bound anew.
             for number in &removed {
-                table.remove(number)?;
+                gone.extend(table.remove(number)?.and_then(|old| head(old.value())));
             }
             for (row, number) in rows.iter().zip(&numbers) {
-                table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
+                let old = table.insert(number, seal(row.kind, &row.bytes).as_slice())?;
+                let old = old.filter(|_| row.whole);
+                gone.extend(old.and_then(|old| head(old.value())));
             }
             Ok(())
         });
@@ -246,12 +238,7 @@ impl File {
         }
         let mut index = self.index();
         index.next = next;
-        index.forget(changes);
-        for (key, listed) in &replaced {
-            if let Listed::Reservation(facts) = listed {
-                index.lists.forget_reservation(key, facts);
-            }
-        }
+        index.forget(changes, &gone);
         for (row, number) in rows.into_iter().zip(numbers) {
             let place = Place { number, version: row.version, purge_at: millis(row.purge_at) };
             index.add(row.kind, &row.key, place, &row.listed);
@@ -393,16 +380,12 @@ impl File {
 }
 
 /// The records as they were at a moment.
-pub(super) struct Snapshot<'f> {
-    file: &'f File,
-    table: ReadOnlyTable<u64, &'static [u8]>,
-}
+pub(super) struct Snapshot(ReadOnlyTable<u64, &'static [u8]>);
 
-impl Snapshot<'_> {
-    /// The records of these keys that existed. Where a record lies never
-    /// changes; one that retention has removed since is passed over.
-    pub fn read(&self, kind: Kind, keys: &[&str]) -> Result<Rows, StoreError> {
-        rows_at(&self.table, self.file.places(kind, keys))
+impl Snapshot {
+    /// The records that lay there. One that retention has removed is passed over.
+    pub fn read(&self, places: Vec<(String, u64)>) -> Result<Rows, StoreError> {
+        rows_at(&self.0, places)
     }
 }
 

@@ -73,8 +73,24 @@ impl Index {
         removals(changes).filter_map(place).collect()
     }
 
-    /// The records are gone.
-    pub fn forget(&mut self, changes: &ChangeSet) {
+    /// Where the records of these keys lie, those that there are.
+    pub fn places<'k>(
+        &self,
+        kind: Kind,
+        keys: impl Iterator<Item = &'k str>,
+    ) -> Vec<(String, u64)> {
+        let of_kind = &self.by_kind[kind as usize];
+        keys.filter_map(|key| Some((key.to_owned(), of_kind.get(key)?.number))).collect()
+    }
+
+    /// Records are gone, or about to be replaced by others of the same key:
+    /// what listings go by of each.
+    pub fn forget(&mut self, changes: &ChangeSet, gone: &[(String, Listed)]) {
+        for (key, listed) in gone {
+            if let Listed::Reservation(facts) = listed {
+                self.lists.forget_reservation(key, facts);
+            }
+        }
         for (kind, key) in removals(changes) {
             self.by_kind[kind as usize].remove(key);
         }
@@ -94,25 +110,11 @@ impl Index {
             _ => known.unwrap_or_else(|| Arc::from(key)),
         };
         match listed {
-            Listed::Reservation(facts) => self.lists.put_reservation(&key, facts),
+            Listed::Reservation(facts) => self.lists.put_reservation(&key, place.number, facts),
             Listed::Counter(facts) => self.lists.put_counter(&key, facts),
             Listed::Otherwise => {}
         }
         of_kind.insert(key, place);
-    }
-
-    /// Where the reservations lie that are listed where they will not belong: a
-    /// row takes the place of another with its id, or they go.
-    pub fn misplaced(&self, rows: &[Row], changes: &ChangeSet) -> Vec<u64> {
-        let of_kind = &self.by_kind[Kind::Reservation as usize];
-        let removed = changes.removed_reservations.iter();
-        let removed = removed.filter_map(|removal| of_kind.get(removal.key.as_str()));
-        let misplaced = |row: &Row| {
-            let Listed::Reservation(facts) = &row.listed else { return None };
-            let place = of_kind.get(&*row.key)?;
-            (!self.lists.has_reservation(&row.key, facts)).then_some(place)
-        };
-        rows.iter().filter_map(misplaced).chain(removed).map(|place| place.number).collect()
     }
 
     pub fn check(&self, changes: &ChangeSet) -> Result<(), WriteError> {

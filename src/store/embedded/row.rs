@@ -8,7 +8,7 @@ use crate::store::document::{
     CounterDoc, EventDoc, ReservationDoc, ResourceDoc, RevisionDoc, SubjectDoc,
 };
 use crate::store::lists::{CounterFacts, ReservationFacts};
-use crate::store::{ChangeSet, WriteError};
+use crate::store::{ChangeSet, Extent, WriteError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -42,6 +42,8 @@ pub(super) struct Row {
     pub version: i64,
     pub purge_at: Option<bson::DateTime>,
     pub listed: Listed,
+    /// Whether it is another record than the one that had its key before.
+    pub whole: bool,
     pub bytes: Vec<u8>,
 }
 
@@ -143,7 +145,8 @@ pub(super) fn rows(changes: &ChangeSet) -> Result<Vec<Row>, WriteError> {
         let key = document.id.clone();
         let row = Row::new(Kind::Reservation, key, change.version, document.purge_at, &document)?;
         let listed = Listed::Reservation(ReservationFacts::of(&change.value));
-        rows.push(Row { listed, ..row });
+        let whole = change.expected.is_some() && change.extent == Extent::Whole;
+        rows.push(Row { listed, whole, ..row });
     }
     for change in &changes.counters {
         let document = CounterDoc::new(change);
@@ -182,7 +185,7 @@ impl Row {
     ) -> Result<Self, WriteError> {
         let bytes = bson::serialize_to_vec(document);
         let bytes = bytes.map_err(|error| WriteError::Failed(error.to_string()))?;
-        Ok(Self { kind, key, version, purge_at, listed: Listed::Otherwise, bytes })
+        Ok(Self { kind, key, version, purge_at, listed: Listed::Otherwise, whole: false, bytes })
     }
 }
 
