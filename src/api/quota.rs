@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use super::convert::page::{self, Filling};
 use super::convert::{answer, listing, request, times};
 use super::deadline::{answer_by, read_by};
-use super::refused::submit;
+use super::refused::{self, submit};
 use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command, Usage};
 use crate::domain::reservation::Reservation;

@@ -105,8 +105,19 @@ pub(super) struct Commit {
     /// Name of what was created; may be repeated.
     #[arg(long = "resource", value_name = "NAME")]
     resources: Vec<String>,
+    /// What to do where the hold has run out: refuse, take the units again if
+    /// they are there, or record them whether they are there or not.
+    #[arg(long, value_enum, default_value_t = IfExpired::Reject)]
+    if_expired: IfExpired,
     #[command(flatten)]
     pub connect: Connect,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum IfExpired {
+    Reject,
+    Reclaim,
+    Overdraw,
 }
 
 /// Turns a hold into use.
@@ -117,7 +128,12 @@ pub(super) async fn commit(args: Commit) -> Result<u8, Failure> {
         reservation_id: args.id,
         amounts: args.amounts,
         resources: args.resources,
-        ..v1::CommitRequest::default()
+        if_expired: match args.if_expired {
+            IfExpired::Reject => v1::IfExpired::Reject,
+            IfExpired::Reclaim => v1::IfExpired::Reclaim,
+            IfExpired::Overdraw => v1::IfExpired::Overdraw,
+        }
+        .into(),
     };
     let server = args.connect.connect().await?;
     let answer = server.quota().commit(server.call(request)).await?.into_inner();
@@ -186,7 +202,7 @@ pub(super) async fn check(args: Check) -> Result<u8, Failure> {
 }
 
 /// One line on a reservation, and where its limits stand.
-fn settled(
+pub(super) fn settled(
     out: Output,
     reservation: Option<&v1::Reservation>,
     statuses: &[v1::LimitStatus],

@@ -8,10 +8,10 @@
 mod calls;
 #[path = "world/leases.rs"]
 mod leases;
-#[path = "world/operators.rs"]
-mod operators;
 #[path = "world/lists.rs"]
 mod lists;
+#[path = "world/operators.rs"]
+mod operators;
 #[path = "world/paused.rs"]
 mod paused;
 #[path = "world/promises.rs"]
