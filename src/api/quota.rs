@@ -74,8 +74,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::ExtendResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::extend(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Extend(command), deadline).await;
-        let (reservation, ..) = parts(answer.map_err(catalogue::failed)?);
+        let answer = submit(&self.engine, Command::Extend(command), deadline).await?;
+        let (reservation, ..) = parts(answer);
         Ok(Response::new(v1::ExtendResponse { reservation }))
     }
 
@@ -85,8 +85,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::RefundResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::refund(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Refund(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        let answer = submit(&self.engine, Command::Refund(command), deadline).await?;
+        let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::RefundResponse { reservation, limits, replayed }))
     }
 

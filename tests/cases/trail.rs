@@ -169,21 +169,27 @@ async fn b89_every_refusal_has_its_reason(world: &mut World) {
     client.release("used").await.refused(Reason::AlreadyCommitted);
     client.commit_some("held", &[7]).await.refused(Reason::AmountExceedsHold);
     client.commit("never made").await.refused(Reason::ReservationNotFound);
+    client.extend("gone", Span::from_secs(60)).await.refused(Reason::AlreadyReleased);
+    client.refund("held", "r").send().await.refused(Reason::NotCommitted);
+    client.refund_of("post/1", "r").send().await.refused(Reason::ReservationNotFound);
     // Not by the rules, so not in the trail.
     client.take("invalid", -1).send().await.refused(Reason::InvalidField);
     client.reserve("lacks").item("units", 1).send().await.refused(Reason::InvalidField);
 
-    let found = refusals(&client, 10).await;
+    let found = refusals(&client, 13).await;
     let mut reasons: Vec<(&str, &str, &str)> = found
         .iter()
         .map(|e| (e.reservation_id.as_str(), e.details["call"].as_str(), e.reason.as_str()))
         .collect();
     reasons.sort_unstable();
     let expected = [
+        ("", "refund", "RESERVATION_NOT_FOUND"),
         ("free", "reserve", "NO_LIMIT_APPLIES"),
         ("frozen", "reserve", "SUBJECT_FROZEN"),
         ("gone", "commit", "ALREADY_RELEASED"),
+        ("gone", "extend", "ALREADY_RELEASED"),
         ("held", "commit", "AMOUNT_EXCEEDS_HOLD"),
+        ("held", "refund", "NOT_COMMITTED"),
         ("never made", "commit", "RESERVATION_NOT_FOUND"),
         ("unbilled", "reserve", "PERIOD_UNAVAILABLE"),
         ("unknown", "reserve", "METRIC_NOT_FOUND"),
