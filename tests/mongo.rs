@@ -7,6 +7,8 @@ mod support;
 mod deployment;
 #[path = "mongo/feed.rs"]
 mod feed;
+#[path = "mongo/listings.rs"]
+mod listings;
 #[path = "mongo/outage.rs"]
 mod outage;
 #[path = "mongo/round_trips.rs"]

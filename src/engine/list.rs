@@ -26,7 +26,7 @@ const LOOKED_AT: usize = 5000;
 /// reading, which asks for just as many as the page has, goes on with these.
 const PART: usize = 250;
 /// The most definitions of a limit that are looked up one by one.
-const GENERATIONS: i64 = 100;
+const GENERATIONS: i64 = 20;
 
 /// Which reservations are asked for: those that all of it holds for.
 #[derive(Clone, Debug, Default)]

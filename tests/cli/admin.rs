@@ -208,3 +208,51 @@ async fn a_subject_has_billing_periods_or_an_anchor_or_none() {
     let overlap = ["--period", "2026-08-15/2026-09-15", "--period", "2026-09-14/2026-10-15"];
     wrong(&overlap).says("subject.billing.periods[1]: overlaps periods[0]");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reservations_and_counters_are_listed() {
+    let blog = Blog::start().await;
+    for (id, user) in [("r1", "42"), ("r2", "42"), ("r3", "7")] {
+        let user = format!("user={user}");
+        blog.run(&["reserve", "posts", "-d", &user, "--id", id]).code(OK);
+    }
+    blog.run(&["commit", "r1"]).code(OK);
+    let all = blog.run(&["reservations"]).code(OK);
+    let all = rows(&all);
+    assert_eq!(all[0][..2], ["RESERVATION", "STATE"]);
+    let mut ids: Vec<&str> = all[1..].iter().map(|row| row[0]).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, ["r1", "r2", "r3"]);
+    let of_one = ["reservations", "--limit", "posts-per-period", "-d", "user=42"];
+    let held = blog.run(&[&of_one[..], &["--state", "held"]].concat()).code(OK);
+    let held = rows(&held);
+    assert_eq!((held.len(), &held[1][..2]), (2, &["r2", "held"][..]));
+    assert_eq!(held[1].last(), Some(&"posts=1,user=42"));
+    let json = blog.run(&[&of_one[..], &["--state", "committed", "--json"]].concat()).code(OK);
+    let json = json.json();
+    assert_eq!(
+        (&json["reservationId"], &json["state"]),
+        (&"r1".into(), &"RESERVATION_STATE_COMMITTED".into())
+    );
+    assert_eq!(rows(&blog.run(&["reservations", "--most", "1"]).code(OK)).len(), 2);
+    blog.run(&["reservations", "--limit", "nothing"]).code(REFUSED);
+    let twice = ["--created-after", "2026-01-01T00:00:00Z"];
+    let twice = [&["reservations"][..], &twice, &["--created-before", "2026-01-01T00:00:00Z"]];
+    blog.run(&twice.concat()).code(USAGE);
+
+    let usage = blog.run(&["usage", "posts", "-d", "user=42", "--holds"]).code(OK);
+    usage.prints("posts-per-period").prints("r2").prints("held");
+    let listed = blog.run(&["usage", "--limit", "posts-per-period"]).code(OK);
+    assert_eq!(rows(&listed).len(), 3);
+    let full = ["usage", "--limit", "posts-per-period", "--min-utilization", "0.5"];
+    let full = blog.run(&full).code(OK).prints("user=42");
+    assert_eq!(rows(&full).len(), 2);
+    for wrong in [
+        &["usage", "--limit", "posts-per-period", "--min-utilization", "2"][..],
+        &["usage", "--limit", "posts-per-period", "--holds"],
+        &["usage", "posts", "--min-utilization", "1"],
+        &["usage"],
+    ] {
+        blog.run(wrong).code(USAGE);
+    }
+}

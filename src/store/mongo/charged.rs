@@ -5,7 +5,7 @@
 //! keeps the past for five minutes by default; a reading that takes longer, or
 //! that loses its server, begins anew.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,8 @@ use crate::store::{Charged, StoreError, Versioned, Visitor};
 const ATTEMPTS: u32 = 6;
 /// Before the second attempt; twice as long before each further one.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How many units are held by the holds that are read in one go.
+const PART: i64 = 1000;
 /// Codes that tell that this reading has failed, and another may succeed.
 const AGAIN: [i32; 14] = [
     246,   // SnapshotUnavailable: an index or the commit point has just changed
@@ -109,54 +111,79 @@ async fn attempt_once(
         found.insert(Arc::clone(&row.value.id), Some(row));
         Ok(ControlFlow::Continue(()))
     };
-    each(&collections.counters, query, doc! {}, &mut session, &mut take).await?;
-    let live = found
-        .values()
-        .flatten()
-        .flat_map(|row| row.value.live(held_after.unwrap_or(Time::MAX)).map(|(until, _)| until));
-    let untils: BTreeSet<Time> = live.collect();
+    let _ = each(&collections.counters, query, doc! {}, &mut session, &mut take).await?;
+    let mut live: BTreeMap<Time, i64> = BTreeMap::new();
+    for row in found.values().flatten() {
+        for (until, units) in row.value.live(held_after.unwrap_or(Time::MAX)) {
+            let units_then = live.entry(until).or_default();
+            *units_then = units_then.saturating_add(units);
+        }
+    }
     if visit(Charged::Counters(found)).is_break() {
         return Ok(());
     }
-    let mut query = doc! { "charges.counter": { "$in": ids } };
-    let mut order = doc! {};
-    if held_after.is_some() {
-        if untils.is_empty() {
-            return Ok(());
-        }
-        // By the very instants that the counters name: what was committed at
-        // other times, a million maybe, is not looked at.
-        let untils: Vec<Bson> = untils.into_iter().map(date).collect();
-        query.insert("expire_time", doc! { "$in": untils });
-        query.insert("state", "held");
-        order.insert("expire_time", 1);
-    }
+    let reservations = &collections.reservations;
     let mut take = |document: &bson::RawDocument| {
         let row = read::<ReservationDoc>(document)?.record()?;
         Ok(visit(Charged::Reservation(row.value)))
     };
-    each(&collections.reservations, query, order, &mut session, &mut take).await
+    let charged = doc! { "charges.counter": { "$in": ids } };
+    if held_after.is_none() {
+        // Broken off or not, there is nothing else to read.
+        let _ = each(reservations, charged, doc! {}, &mut session, &mut take).await?;
+        return Ok(());
+    }
+    for untils in parts(&live) {
+        // By the very instants that the counters name: what was committed at
+        // other times, a million maybe, is not looked at.
+        let mut query = charged.clone();
+        query.insert("expire_time", doc! { "$in": untils });
+        query.insert("state", "held");
+        let order = doc! { "expire_time": 1 };
+        if each(reservations, query, order, &mut session, &mut take).await?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Instants in parts, in order: no more than [`PART`] units are held until
+/// those of one part, and so no more holds, unless it is one instant alone.
+/// What is asked for at once is in order, and MongoDB may choose to sort it.
+fn parts(live: &BTreeMap<Time, i64>) -> Vec<Vec<Bson>> {
+    let (mut parts, mut units) = (Vec::<Vec<Bson>>::new(), i64::MAX);
+    for (until, more) in live {
+        units = units.saturating_add(*more);
+        if units > PART {
+            parts.push(Vec::new());
+            units = *more;
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push(date(*until));
+        }
+    }
+    parts
 }
 
 /// Reads documents one after the other, each step in time, until there is no
-/// more or `take` has enough.
+/// more or `take` breaks off.
 async fn each(
     collection: &Collection<RawDocumentBuf>,
     query: Document,
     order: Document,
     session: &mut ClientSession,
     take: &mut (dyn FnMut(&bson::RawDocument) -> Result<ControlFlow<()>, StoreError> + Send),
-) -> Result<(), Failure> {
+) -> Result<ControlFlow<()>, Failure> {
     // Said here too: the driver adds the moment to a reading, but leaves the
     // read concern as it finds it.
     let find = collection.find(query).sort(order).read_concern(ReadConcern::snapshot());
     let mut cursor = in_time(async { find.session(&mut *session).await }).await?;
     while in_time(cursor.advance(session)).await? {
         if take(cursor.current())?.is_break() {
-            break;
+            return Ok(ControlFlow::Break(()));
         }
     }
-    Ok(())
+    Ok(ControlFlow::Continue(()))
 }
 
 async fn in_time<T>(step: impl Future<Output = mongodb::error::Result<T>>) -> Result<T, Failure> {

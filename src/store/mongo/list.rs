@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
+use futures_util::future::try_join_all;
 
 use super::Collections;
 use super::load::{collect, read};
@@ -46,8 +47,34 @@ pub(super) async fn reservations_before(
     before: Option<(Time, &ReservationKey)>,
     limit: usize,
 ) -> Result<Vec<Arc<Reservation>>, StoreError> {
+    // One listing each, for MongoDB might sort what it finds of several.
+    let listings = match filter.series.as_slice() {
+        [] => vec![doc! { "namespace": &filter.namespace }],
+        series => series.iter().map(|series| doc! { "charges.series": series }).collect(),
+    };
+    let several = listings.len() > 1;
+    let listings = listings.into_iter().map(|listing| {
+        let queries = reservation_queries(&listing, filter, before);
+        reservations_of(collections, queries, limit)
+    });
+    let mut found = try_join_all(listings).await?.concat();
+    if several {
+        found.sort_unstable_by(|one, other| {
+            (other.create_time, &other.key).cmp(&(one.create_time, &one.key))
+        });
+        found.dedup_by(|one, other| one.key == other.key);
+        found.truncate(limit);
+    }
+    Ok(found)
+}
+
+async fn reservations_of(
+    collections: &Collections,
+    queries: Vec<Document>,
+    limit: usize,
+) -> Result<Vec<Arc<Reservation>>, StoreError> {
     let mut found = Vec::new();
-    for query in reservation_queries(filter, before) {
+    for query in queries {
         let left = limit - found.len();
         if left == 0 {
             break;
@@ -66,14 +93,10 @@ fn newest_first() -> Document {
 
 /// What is asked for, one after the other.
 fn reservation_queries(
+    listing: &Document,
     filter: &ReservationFilter,
     before: Option<(Time, &ReservationKey)>,
 ) -> Vec<Document> {
-    let base = match filter.series.as_slice() {
-        [] => doc! { "namespace": &filter.namespace },
-        [series] => doc! { "charges.series": series },
-        several => doc! { "charges.series": { "$in": several } },
-    };
     let mut created = doc! {};
     if let Some(from) = filter.created_from {
         created.insert("$gte", date(from));
@@ -89,12 +112,12 @@ fn reservation_queries(
     }
     let mut queries = Vec::new();
     if let Some((time, key)) = before.filter(|(time, _)| !passed(*time)) {
-        let mut same = base.clone();
+        let mut same = listing.clone();
         same.insert("create_time", date(time));
         same.insert("_id", doc! { "$lt": key.as_str() });
         queries.push(same);
     }
-    let mut rest = base;
+    let mut rest = listing.clone();
     if !created.is_empty() {
         rest.insert("create_time", created);
     }
