@@ -143,27 +143,9 @@ fn draft(refusal: Refusal) -> Draft {
             of_reservation(Reason::NotCommitted, id, &what).with("state", state)
         }
         Refusal::RefundExceedsCommit { id, item, amount, left } => {
-            let what = match amount {
-                0 => "has nothing left to refund".to_owned(),
-                _ => format!("has {left} of item {item} left to refund; {amount} is more"),
-            };
-            of_reservation(Reason::RefundExceedsCommit, id, &what)
-                .with("item", item)
-                .with("amount", amount)
-                .with("left", left)
+            refund_exceeds_commit(id, item, amount, left)
         }
-        Refusal::RefundIdReused { id, refund_id } => {
-            let message = format!(
-                "refund {} of reservation {} was made with other amounts; a new refund needs a \
-                 new refund_id",
-                quoted(&refund_id),
-                quoted(&id)
-            );
-            Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
-                .with("reservation_id", id)
-                .with("refund_id", refund_id)
-                .with("differs", "amounts")
-        }
+        Refusal::RefundIdReused { id, refund_id } => refund_id_reused(id, refund_id),
         Refusal::NoLimitApplies { item, metric } => {
             let message = format!("no limit of metric {} applies to item {item}", quoted(&metric));
             Draft::new(FailedPrecondition, Reason::NoLimitApplies, message)
@@ -185,15 +167,7 @@ fn draft(refusal: Refusal) -> Draft {
                 .with("expected", expected)
                 .with("actual", actual)
         }
-        Refusal::ReservationIdReused { id, differs } => {
-            let message = format!(
-                "reservation {} was made with other {differs}; a new request needs a new id",
-                quoted(&id)
-            );
-            Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
-                .with("reservation_id", id)
-                .with("differs", differs)
-        }
+        Refusal::ReservationIdReused { id, differs } => reservation_id_reused(id, differs),
         Refusal::ResourceAlreadyBound { resource } => {
             let message = format!("resource {} belongs to another reservation", quoted(&resource));
             Draft::new(AlreadyExists, Reason::ResourceAlreadyBound, message)
@@ -205,6 +179,40 @@ fn draft(refusal: Refusal) -> Draft {
 fn of_reservation(reason: Reason, id: String, what: &str) -> Draft {
     let message = format!("reservation {} {what}", quoted(&id));
     Draft::new(FailedPrecondition, reason, message).with("reservation_id", id)
+}
+
+fn refund_exceeds_commit(id: String, item: usize, amount: i64, left: i64) -> Draft {
+    let what = match amount {
+        0 => "has nothing left to refund".to_owned(),
+        _ => format!("has {left} of item {item} left to refund; {amount} is more"),
+    };
+    of_reservation(Reason::RefundExceedsCommit, id, &what)
+        .with("item", item)
+        .with("amount", amount)
+        .with("left", left)
+}
+
+fn refund_id_reused(id: String, refund_id: String) -> Draft {
+    let message = format!(
+        "refund {} of reservation {} was made with other amounts; a new refund needs a new \
+         refund_id",
+        quoted(&refund_id),
+        quoted(&id)
+    );
+    Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
+        .with("reservation_id", id)
+        .with("refund_id", refund_id)
+        .with("differs", "amounts")
+}
+
+fn reservation_id_reused(id: String, differs: &str) -> Draft {
+    let message = format!(
+        "reservation {} was made with other {differs}; a new request needs a new id",
+        quoted(&id)
+    );
+    Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
+        .with("reservation_id", id)
+        .with("differs", differs)
 }
 
 fn unknown_plan(limit: String, subject: String, plan: String) -> Draft {

@@ -56,8 +56,8 @@ pub(super) struct Refund {
     resource: Option<String>,
     /// The refund's own id, which makes sending it again harmless; a new one by
     /// default.
-    #[arg(long, value_name = "ID")]
-    refund_id: Option<String>,
+    #[arg(long = "refund-id", value_name = "ID")]
+    own_id: Option<String>,
     /// Units to give back of each item, in the order of the reservation; all
     /// that is left by default.
     #[arg(long = "amount", value_name = "N", allow_negative_numbers = true)]
@@ -76,7 +76,7 @@ pub(super) async fn refund(args: Refund) -> Result<u8, Failure> {
         namespace: args.namespace.namespace,
         reservation_id: args.id.unwrap_or_default(),
         resource: args.resource.unwrap_or_default(),
-        refund_id: args.refund_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
+        refund_id: args.own_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
         amounts: args.amounts,
         reason: args.reason,
     };
