@@ -3,6 +3,8 @@
 
 mod support;
 
+#[path = "mongo/audit.rs"]
+mod audit;
 #[path = "mongo/deployment.rs"]
 mod deployment;
 #[path = "mongo/feed.rs"]

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tonic::Status;
 
 use super::crowd::{Outcome, PATIENCE, crowd};
@@ -24,6 +25,13 @@ pub(super) struct Stage {
     connection: Connection,
     rows: Vec<Row>,
     differs: Vec<String>,
+}
+
+/// A call that waits for room.
+pub(super) struct Waiting {
+    story: &'static str,
+    step: &'static str,
+    answer: JoinHandle<Result<tonic::Response<v1::ReserveResponse>, Status>>,
 }
 
 /// What came of one step.
@@ -126,14 +134,24 @@ impl Stage {
         passes: bool,
     ) -> Result<Result<v1::ReserveResponse, Status>, Failure> {
         let answer = self.connection.quota().reserve(self.connection.call(call)).await;
-        let mut outcome = Outcome::default();
         if let Err(status) = &answer {
             self.tell(&format!("refused ({}): {}", reason(status), status.message()))?;
         }
+        Ok(self.told((story, step), answer.map(tonic::Response::into_inner), passes))
+    }
+
+    /// Holds the story to what came of one call.
+    fn told<T>(
+        &mut self,
+        (story, step): (&'static str, &'static str),
+        answer: Result<T, Status>,
+        passes: bool,
+    ) -> Result<T, Status> {
+        let mut outcome = Outcome::default();
         outcome.add(answer.as_ref().map(|_| ()).map_err(Status::clone));
         self.expect(&format!("{step}: admitted"), i64::from(passes), outcome.admitted);
         self.rows.push(Row::new(story, step, &outcome));
-        Ok(answer.map(tonic::Response::into_inner))
+        answer
     }
 
     /// Sends a call whose sender then crashes: his connection goes with him.
@@ -175,6 +193,53 @@ impl Stage {
         };
         self.connection.quota().release(self.connection.call(call)).await?;
         Ok(())
+    }
+
+    /// Puts off the end of a hold.
+    pub async fn extend(&self, namespace: &str, id: &str, seconds: i64) -> Result<(), Failure> {
+        let call = v1::ExtendRequest {
+            namespace: namespace.to_owned(),
+            reservation_id: id.to_owned(),
+            ttl: Some(prost_types::Duration { seconds, nanos: 0 }),
+        };
+        self.connection.quota().extend(self.connection.call(call)).await?;
+        Ok(())
+    }
+
+    /// Begins a call that waits for room.
+    pub fn wait_for(
+        &self,
+        (story, step): (&'static str, &'static str),
+        call: v1::ReserveRequest,
+    ) -> Waiting {
+        let connection = self.connection.clone();
+        let answer =
+            tokio::spawn(async move { connection.quota().reserve(connection.call(call)).await });
+        Waiting { story, step, answer }
+    }
+
+    /// Waits until the server says that somebody waits.
+    pub async fn someone_waits(&mut self, usage: &v1::GetUsageRequest) -> Result<(), Failure> {
+        let started = Instant::now();
+        let mut waiting = self.usage(usage).await?.waiting;
+        while waiting == 0 && started.elapsed() < EXPIRY {
+            tokio::time::sleep(LOOK).await;
+            waiting = self.usage(usage).await?.waiting;
+        }
+        self.expect("who waits", 1, waiting.into());
+        Ok(())
+    }
+
+    /// Waits until that call is granted.
+    pub async fn granted(
+        &mut self,
+        waiting: Waiting,
+    ) -> Result<Result<v1::ReserveResponse, Status>, Failure> {
+        let Waiting { story, step, answer } = waiting;
+        let started = Instant::now();
+        let answer = answer.await.map_err(|error| Failure::Other(error.into()))?;
+        self.tell(&format!("granted {} ms after it was free", started.elapsed().as_millis()))?;
+        Ok(self.told((story, step), answer.map(tonic::Response::into_inner), true))
     }
 
     /// What a billing system tells of a subject.

@@ -202,17 +202,33 @@ impl Auditor {
                     ids.insert((id.text.clone(), ByText(Arc::clone(id))));
                 }
             }
-            let counters: Vec<_> = ids.into_iter().map(|(_, id)| id.0).collect();
-            let loaded = self.engine.store.load(&Keys { counters, ..Keys::default() }).await?;
-            let missing = loaded.counters.into_iter().filter(|(_, row)| row.is_none());
-            let missing: Vec<_> = missing
-                .map(|(id, _)| id)
-                .filter(|id| told.put(id.text.clone(), ()).is_none())
-                .collect();
+            let ids = ids.into_iter().map(|(_, id)| id.0).collect();
+            let mut missing = self.absent(ids).await?;
+            missing.retain(|id| told.put(id.text.clone(), ()).is_none());
             for ids in missing.chunks(TOGETHER) {
                 self.check(ids).await?;
             }
             self.tell_progress().await?;
+        }
+    }
+
+    /// Those of these counters that do not exist.
+    async fn absent(
+        &self,
+        mut ids: Vec<Arc<CounterId>>,
+    ) -> Result<Vec<Arc<CounterId>>, StoreError> {
+        loop {
+            let keys = Keys { counters: ids.clone(), ..Keys::default() };
+            match self.engine.store.load(&keys).await {
+                // It exists, and was told.
+                Err(StoreError::Damaged { key, .. }) if ids.iter().any(|id| id.text == key) => {
+                    ids.retain(|id| id.text != key);
+                }
+                loaded => {
+                    let absent = loaded?.counters.into_iter().filter(|(_, row)| row.is_none());
+                    return Ok(absent.map(|(id, _)| id).collect());
+                }
+            }
         }
     }
 
