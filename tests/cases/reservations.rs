@@ -117,10 +117,10 @@ async fn every_filter_finds_what_it_means(world: &mut World) {
             asked.states = (1..=4).filter(|_| chance.bool()).collect();
         }
         if metric {
-            asked.metric = ["units", "calls"][chance.usize(0..2)].to_owned();
+            ["units", "calls"][chance.usize(0..2)].clone_into(&mut asked.metric);
         }
         if name {
-            asked.limit = ["cap", "of all", "minute", "calls"][chance.usize(0..4)].to_owned();
+            ["cap", "of all", "minute", "calls"][chance.usize(0..4)].clone_into(&mut asked.limit);
         }
         if dimension {
             let user = ["a", "a/b", "c", "nobody"][chance.usize(0..4)];

@@ -187,11 +187,9 @@ async fn each(
 }
 
 async fn in_time<T>(step: impl Future<Output = mongodb::error::Result<T>>) -> Result<T, Failure> {
-    match timeout(PATIENCE, step).await {
-        Ok(done) => Ok(done?),
-        Err(_) => {
-            let message = format!("no answer to a read within {PATIENCE:?}");
-            Err(Failure::Final(StoreError::Unavailable(message)))
-        }
+    if let Ok(done) = timeout(PATIENCE, step).await {
+        return Ok(done?);
     }
+    let message = format!("no answer to a read within {PATIENCE:?}");
+    Err(Failure::Final(StoreError::Unavailable(message)))
 }
