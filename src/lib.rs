@@ -22,6 +22,10 @@
 //! 5. Once that is durable everybody in the batch is answered. On a conflict
 //!    nobody is: the batch is read afresh and decided again.
 //!
+//! A Reserve that may wait and finds no room is not answered in step 5 but kept,
+//! and decided again ahead of new ones when something has changed that it waits
+//! for (`engine/wait/`).
+//!
 //! A refusal or a replay changes nothing, so no guard proves it: it only ever
 //! rests on records that were read during its own batch, or that the same batch
 //! writes under guard (`engine/plan.rs`).
@@ -54,6 +58,7 @@
 //! | what the trail tells | `domain/trail.rs`, `engine/trail/` |
 //! | an error's name or text | `api/catalogue.rs` |
 //! | how batches form | `engine/queue.rs`, `engine/batch.rs` |
+//! | who waits, and what wakes him | `engine/wait/`, `engine/pulse.rs` |
 //! | how records are written down | `store/document/` |
 //! | how policy files come into force | `server/policy_files.rs` |
 //! | what MongoDB is asked | `store/mongo/` |

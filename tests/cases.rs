@@ -8,10 +8,14 @@ mod support;
 #[path = "support/world.rs"]
 mod world;
 
+#[path = "cases/adjustments.rs"]
+mod adjustments;
 #[path = "cases/all_or_nothing.rs"]
 mod all_or_nothing;
 #[path = "cases/amounts.rs"]
 mod amounts;
+#[path = "cases/audits.rs"]
+mod audits;
 #[path = "cases/billing.rs"]
 mod billing;
 #[path = "cases/billing_changes.rs"]
@@ -46,6 +50,8 @@ mod names;
 mod over_limit;
 #[path = "cases/plans.rs"]
 mod plans;
+#[path = "cases/reconciling.rs"]
+mod reconciling;
 #[path = "cases/refunds.rs"]
 mod refunds;
 #[path = "cases/reservations.rs"]
@@ -66,5 +72,13 @@ mod statuses;
 mod stories;
 #[path = "cases/trail.rs"]
 mod trail;
+#[path = "cases/waiting.rs"]
+mod waiting;
+#[path = "cases/waiting_undone.rs"]
+mod waiting_undone;
+#[path = "cases/waiting_wakes.rs"]
+mod waiting_wakes;
+#[path = "cases/watching.rs"]
+mod watching;
 #[path = "cases/windows.rs"]
 mod windows;

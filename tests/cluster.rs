@@ -11,3 +11,5 @@ mod feed;
 mod kills;
 #[path = "cluster/last_slot.rs"]
 mod last_slot;
+#[path = "cluster/waiting.rs"]
+mod waiting;

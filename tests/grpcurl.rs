@@ -133,22 +133,3 @@ async fn the_main_job_and_a_readable_refusal() {
     let impossible = call(&server, "quota.v1.QuotaService/Reserve", reserve("p5", 1_000_000)).await;
     assert!(!impossible.stderr.contains("retryDelay"), "it can never fit: {}", impossible.stderr);
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_later_versions_serve_is_unimplemented_not_faked() {
-    let Some(server) = server().await else { return };
-    for method in [
-        "quota.v1.QuotaService/Extend",
-        "quota.v1.QuotaService/Refund",
-        "quota.v1.QuotaService/ListReservations",
-        "quota.v1.QuotaService/ListUsage",
-        "quota.v1.QuotaService/WatchUsage",
-        "quota.v1.OperatorService/AdjustUsage",
-        "quota.v1.OperatorService/Audit",
-        "quota.v1.OperatorService/Repair",
-        "quota.v1.OperatorService/Reconcile",
-    ] {
-        let answer = call(&server, method, json!({})).await;
-        assert_eq!(answer.status(), Some(Code::Unimplemented), "{method}: {answer:?}");
-    }
-}

@@ -46,6 +46,21 @@ pub(super) fn failed(error: Error) -> Status {
     draft.build()
 }
 
+/// The same for somebody who watches, and has nothing to send again.
+pub(super) fn watch_failed(error: Error) -> Status {
+    match error {
+        Error::Unavailable(cause) => {
+            let message = format!("{cause}; call again");
+            Draft::new(Unavailable, Reason::StoreUnavailable, message).retry(STORE_RETRY).build()
+        }
+        Error::Overloaded => {
+            let message = "too many are watching; call again a little later";
+            Draft::new(Unavailable, Reason::Overloaded, message).retry(OVERLOAD_RETRY).build()
+        }
+        other => failed(other),
+    }
+}
+
 /// The same for a move of the test clock, which has no id to send again.
 pub(super) fn clock_failed(error: Error) -> Status {
     if error != Error::OutcomeUnknown {
@@ -69,7 +84,13 @@ pub(super) fn told(refusal: Refusal) -> (String, String, HashMap<String, String>
 fn draft(refusal: Refusal) -> Draft {
     match refusal {
         Refusal::QuotaExceeded { limits, retry_time, now } => {
-            quota_exceeded(&limits, retry_time, now)
+            let what = "quota exceeded";
+            quota_exceeded(Reason::QuotaExceeded, what, &limits, retry_time, now)
+        }
+        Refusal::WaitTimedOut { limits, retry_time, now, waited } => {
+            let what = format!("waited {waited} for room in vain");
+            quota_exceeded(Reason::WaitTimedOut, &what, &limits, retry_time, now)
+                .with("waited", waited)
         }
         Refusal::InvalidFields(violations) => invalid(&violations),
         Refusal::ReservationNotFound { id } => {
@@ -122,27 +143,9 @@ fn draft(refusal: Refusal) -> Draft {
             of_reservation(Reason::NotCommitted, id, &what).with("state", state)
         }
         Refusal::RefundExceedsCommit { id, item, amount, left } => {
-            let what = match amount {
-                0 => "has nothing left to refund".to_owned(),
-                _ => format!("has {left} of item {item} left to refund; {amount} is more"),
-            };
-            of_reservation(Reason::RefundExceedsCommit, id, &what)
-                .with("item", item)
-                .with("amount", amount)
-                .with("left", left)
+            refund_exceeds_commit(id, item, amount, left)
         }
-        Refusal::RefundIdReused { id, refund_id } => {
-            let message = format!(
-                "refund {} of reservation {} was made with other amounts; a new refund needs a \
-                 new refund_id",
-                quoted(&refund_id),
-                quoted(&id)
-            );
-            Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
-                .with("reservation_id", id)
-                .with("refund_id", refund_id)
-                .with("differs", "amounts")
-        }
+        Refusal::RefundIdReused { id, refund_id } => refund_id_reused(id, refund_id),
         Refusal::NoLimitApplies { item, metric } => {
             let message = format!("no limit of metric {} applies to item {item}", quoted(&metric));
             Draft::new(FailedPrecondition, Reason::NoLimitApplies, message)
@@ -164,15 +167,7 @@ fn draft(refusal: Refusal) -> Draft {
                 .with("expected", expected)
                 .with("actual", actual)
         }
-        Refusal::ReservationIdReused { id, differs } => {
-            let message = format!(
-                "reservation {} was made with other {differs}; a new request needs a new id",
-                quoted(&id)
-            );
-            Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
-                .with("reservation_id", id)
-                .with("differs", differs)
-        }
+        Refusal::ReservationIdReused { id, differs } => reservation_id_reused(id, differs),
         Refusal::ResourceAlreadyBound { resource } => {
             let message = format!("resource {} belongs to another reservation", quoted(&resource));
             Draft::new(AlreadyExists, Reason::ResourceAlreadyBound, message)
@@ -184,6 +179,40 @@ fn draft(refusal: Refusal) -> Draft {
 fn of_reservation(reason: Reason, id: String, what: &str) -> Draft {
     let message = format!("reservation {} {what}", quoted(&id));
     Draft::new(FailedPrecondition, reason, message).with("reservation_id", id)
+}
+
+fn refund_exceeds_commit(id: String, item: usize, amount: i64, left: i64) -> Draft {
+    let what = match amount {
+        0 => "has nothing left to refund".to_owned(),
+        _ => format!("has {left} of item {item} left to refund; {amount} is more"),
+    };
+    of_reservation(Reason::RefundExceedsCommit, id, &what)
+        .with("item", item)
+        .with("amount", amount)
+        .with("left", left)
+}
+
+fn refund_id_reused(id: String, refund_id: String) -> Draft {
+    let message = format!(
+        "refund {} of reservation {} was made with other amounts; a new refund needs a new \
+         refund_id",
+        quoted(&refund_id),
+        quoted(&id)
+    );
+    Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
+        .with("reservation_id", id)
+        .with("refund_id", refund_id)
+        .with("differs", "amounts")
+}
+
+fn reservation_id_reused(id: String, differs: &str) -> Draft {
+    let message = format!(
+        "reservation {} was made with other {differs}; a new request needs a new id",
+        quoted(&id)
+    );
+    Draft::new(AlreadyExists, Reason::ReservationIdReused, message)
+        .with("reservation_id", id)
+        .with("differs", differs)
 }
 
 fn unknown_plan(limit: String, subject: String, plan: String) -> Draft {
@@ -237,11 +266,17 @@ fn invalid(violations: &[Violation]) -> Draft {
         .bad_request(violations)
 }
 
-fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -> Draft {
+fn quota_exceeded(
+    reason: Reason,
+    what: &str,
+    limits: &[LimitStatus],
+    retry_time: Option<Time>,
+    now: Time,
+) -> Draft {
     let describe = |limit: &LimitStatus| describe(limit, now);
     let texts: Vec<String> = limits.iter().map(describe).collect();
-    let message = format!("quota exceeded: {}", texts.join("; "));
-    let mut draft = Draft::new(ResourceExhausted, Reason::QuotaExceeded, message);
+    let message = format!("{what}: {}", texts.join("; "));
+    let mut draft = Draft::new(ResourceExhausted, reason, message);
     if let Some(first) = limits.first() {
         draft = draft
             .with("limit", &first.counter.limit)
@@ -252,6 +287,9 @@ fn quota_exceeded(limits: &[LimitStatus], retry_time: Option<Time>, now: Time) -
             .with("held", first.held)
             .with("requested", first.requested)
             .with("limits_exceeded", limits.len());
+        if first.waiting > 0 {
+            draft = draft.with("waiting", first.waiting);
+        }
         if let Some(available) = first.available() {
             draft = draft.with("available", available);
         }
@@ -284,6 +322,13 @@ fn describe(limit: &LimitStatus, now: Time) -> String {
             _ => Ok(()),
         },
     };
+    match limit.waiting {
+        0 => {}
+        1 => text.push_str("; 1 other waits for it"),
+        waiting => {
+            let _ = write!(text, "; {waiting} others wait for it");
+        }
+    }
     text
 }
 

@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::{answer, operator, trail};
 use super::deadline::{answer_by, read_by};
+use super::refused::submit;
 use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command};
 use crate::engine::{AuditQuery, AuditStep, Discrepancy, Engine};
@@ -90,8 +91,8 @@ impl OperatorService for OperatorApi {
     ) -> Result<Response<v1::AdjustUsageResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = operator::adjust(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Adjust(command), deadline).await;
-        let Answer { limits, replayed, .. } = answer.map_err(catalogue::failed)?;
+        let answer = submit(&self.engine, Command::Adjust(command), deadline).await?;
+        let Answer { limits, replayed, .. } = answer;
         let limit = limits.first().map(answer::limit);
         Ok(Response::new(v1::AdjustUsageResponse { limit, replayed }))
     }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::convert::page::{self, Filling};
 use super::convert::{answer, listing, request, times};
 use super::deadline::{answer_by, read_by};
-use super::refused::Asked;
+use super::refused::{self, submit};
 use super::{ANONYMOUS, catalogue};
 use crate::domain::decide::{Answer, Command, Usage};
 use crate::domain::reservation::Reservation;
@@ -28,16 +30,6 @@ impl QuotaApi {
     pub fn new(engine: Arc<Engine>) -> Self {
         Self { engine }
     }
-
-    /// Decides a command; a refusal goes into the trail.
-    async fn submit(&self, command: Command, deadline: Option<Instant>) -> Result<Answer, Status> {
-        let asked = Asked::by(&command);
-        let answer = self.engine.submit(command, deadline).await;
-        if let Err(Error::Refused(refusal)) = &answer {
-            self.engine.note_refusal(|| asked.refused(refusal, self.engine.now()));
-        }
-        answer.map_err(catalogue::failed)
-    }
 }
 
 #[tonic::async_trait]
@@ -47,8 +39,9 @@ impl QuotaService for QuotaApi {
         call: Request<v1::ReserveRequest>,
     ) -> Result<Response<v1::ReserveResponse>, Status> {
         let deadline = answer_by(call.metadata());
-        let command = request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.submit(Command::Reserve(command), deadline).await?;
+        let (command, wait) =
+            request::reserve(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
+        let answer = refused::reserve(&self.engine, command, wait, deadline).await?;
         let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::ReserveResponse { reservation, limits, replayed }))
     }
@@ -59,7 +52,7 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::CommitResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::commit(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.submit(Command::Commit(command), deadline).await?;
+        let answer = submit(&self.engine, Command::Commit(command), deadline).await?;
         let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::CommitResponse { reservation, limits, replayed }))
     }
@@ -70,7 +63,7 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::release(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.submit(Command::Release(command), deadline).await?;
+        let answer = submit(&self.engine, Command::Release(command), deadline).await?;
         let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::ReleaseResponse { reservation, limits, replayed }))
     }
@@ -81,8 +74,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::ExtendResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::extend(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Extend(command), deadline).await;
-        let (reservation, ..) = parts(answer.map_err(catalogue::failed)?);
+        let answer = submit(&self.engine, Command::Extend(command), deadline).await?;
+        let (reservation, ..) = parts(answer);
         Ok(Response::new(v1::ExtendResponse { reservation }))
     }
 
@@ -92,8 +85,8 @@ impl QuotaService for QuotaApi {
     ) -> Result<Response<v1::RefundResponse>, Status> {
         let deadline = answer_by(call.metadata());
         let command = request::refund(call.into_inner(), ANONYMOUS).map_err(catalogue::refused)?;
-        let answer = self.engine.submit(Command::Refund(command), deadline).await;
-        let (reservation, limits, replayed) = parts(answer.map_err(catalogue::failed)?);
+        let answer = submit(&self.engine, Command::Refund(command), deadline).await?;
+        let (reservation, limits, replayed) = parts(answer);
         Ok(Response::new(v1::RefundResponse { reservation, limits, replayed }))
     }
 
@@ -119,6 +112,26 @@ impl QuotaService for QuotaApi {
         let (reservation, now) = found.map_err(catalogue::failed)?;
         let reservation = Some(answer::reservation(&reservation, now));
         Ok(Response::new(v1::GetReservationResponse { reservation }))
+    }
+
+    async fn watch_usage(
+        &self,
+        call: Request<v1::WatchUsageRequest>,
+    ) -> Result<Response<BoxStream<v1::WatchUsageResponse>>, Status> {
+        let query = request::watch(call.into_inner()).map_err(catalogue::refused)?;
+        let request::UsageQuery { namespace, metric, dimensions, .. } = query;
+        let watch = self.engine.watch(namespace, metric, dimensions);
+        let mut watch = watch.map_err(catalogue::watch_failed)?;
+        // Whatever is wrong with the call is told before a stream begins.
+        let first = reading(watch.next().await)?;
+        let rest = stream::unfold(Some(watch), async |watch| {
+            let mut watch = watch?;
+            let next = reading(watch.next().await);
+            let watch = next.is_ok().then_some(watch);
+            Some((next, watch))
+        });
+        let readings = stream::once(std::future::ready(Ok(first))).chain(rest);
+        Ok(Response::new(readings.boxed()))
     }
 
     async fn get_usage(
@@ -177,6 +190,12 @@ impl QuotaService for QuotaApi {
         let (limits, next_page_token) = filling.end(next);
         Ok(Response::new(v1::ListUsageResponse { limits, next_page_token }))
     }
+}
+
+fn reading(usage: Result<Usage, Error>) -> Result<v1::WatchUsageResponse, Status> {
+    let Usage { limits, now, .. } = usage.map_err(catalogue::watch_failed)?;
+    let read_time = Some(times::timestamp(now));
+    Ok(v1::WatchUsageResponse { limits: answer::limits(&limits), read_time })
 }
 
 fn parts(answer: Answer) -> (Option<v1::Reservation>, Vec<v1::LimitStatus>, bool) {

@@ -3,19 +3,53 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+use tonic::Status;
+
 use super::catalogue;
-use crate::domain::decide::{Command, FindBy};
+use crate::domain::decide::{Answer, Command, FindBy, Reserve};
 use crate::domain::event::{RefusalRecord, failing};
 use crate::domain::name::Dimensions;
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::Request;
-use crate::domain::time::Time;
+use crate::domain::time::{Span, Time};
+use crate::engine::{Engine, Error};
 
 /// What is told of a refusal besides its limits, where it has some.
-const BESIDES_LIMITS: [&str; 2] = ["limits_exceeded", "retry_time"];
+const BESIDES_LIMITS: [&str; 3] = ["limits_exceeded", "retry_time", "waited"];
+
+/// Decides a command; a refusal goes into the trail.
+pub(super) async fn submit(
+    engine: &Engine,
+    command: Command,
+    deadline: Option<Instant>,
+) -> Result<Answer, Status> {
+    let asked = Asked::by(&command);
+    let answer = engine.submit(command, deadline).await;
+    noted(engine, asked, answer)
+}
+
+/// The same for a Reserve, which may wait for room.
+pub(super) async fn reserve(
+    engine: &Arc<Engine>,
+    command: Reserve,
+    wait: Span,
+    deadline: Option<Instant>,
+) -> Result<Answer, Status> {
+    let asked = Asked::by(&Command::Reserve(command.clone()));
+    let answer = engine.reserve(command, wait, deadline).await;
+    noted(engine, asked, answer)
+}
+
+fn noted(engine: &Engine, asked: Asked, answer: Result<Answer, Error>) -> Result<Answer, Status> {
+    if let Err(Error::Refused(refusal)) = &answer {
+        engine.note_refusal(|| asked.refused(refusal, engine.now()));
+    }
+    answer.map_err(catalogue::failed)
+}
 
 /// What was asked, until it is known whether it is refused.
-pub(super) struct Asked {
+struct Asked {
     namespace: String,
     /// Empty where it was asked for by resource.
     reservation_id: String,
@@ -26,7 +60,7 @@ pub(super) struct Asked {
 
 impl Asked {
     /// What a command asks.
-    pub fn by(command: &Command) -> Self {
+    fn by(command: &Command) -> Self {
         let (call, key, principal) = match command {
             Command::Reserve(reserve) => ("reserve", Some(&reserve.key), &*reserve.principal),
             Command::Commit(commit) => ("commit", Some(&commit.key), &*commit.principal),
@@ -57,10 +91,10 @@ impl Asked {
 
     /// The record of its refusal at `now`. There is none of a call that was not
     /// a good one, or that went to a namespace that does not exist.
-    pub fn refused(self, refusal: &Refusal, now: Time) -> Option<RefusalRecord> {
+    fn refused(self, refusal: &Refusal, now: Time) -> Option<RefusalRecord> {
         let time = match refusal {
             Refusal::InvalidFields(_) | Refusal::NamespaceNotFound { .. } => return None,
-            Refusal::QuotaExceeded { now, .. } => *now,
+            Refusal::QuotaExceeded { now, .. } | Refusal::WaitTimedOut { now, .. } => *now,
             _ => now,
         };
         let limits = failing(refusal).to_vec();

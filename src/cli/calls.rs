@@ -1,5 +1,7 @@
 //! `quotad reserve`, `commit`, `release` and `check`.
 
+use std::time::Duration;
+
 use clap::Args;
 use tonic::Code;
 
@@ -38,6 +40,10 @@ pub(super) struct Reserve {
     /// How long the hold lasts, 1s to 24h; 60s by default.
     #[arg(long, value_name = "LENGTH", value_parser = parse::length)]
     ttl: Option<Span>,
+    /// How long to wait for room, such as 30s; not at all by default. What
+    /// --timeout allows comes on top.
+    #[arg(long, value_name = "LENGTH", value_parser = parse::patience)]
+    wait: Option<Duration>,
     /// Commit in the same step.
     #[arg(long)]
     commit: bool,
@@ -62,13 +68,14 @@ pub(super) async fn reserve(args: Reserve) -> Result<u8, Failure> {
         items: args.ask.items,
         dimensions: parse::map("-d", args.ask.dims)?,
         ttl: args.ttl.map(times::duration),
+        wait: args.wait.and_then(|wait| wait.try_into().ok()),
         commit: args.commit,
         resources: args.resources,
         labels: parse::map("--label", args.labels)?,
-        ..v1::ReserveRequest::default()
     };
     let server = args.connect.connect().await?;
-    let answer = server.quota().reserve(server.call(request)).await.map_err(|status| {
+    let call = server.call_waiting(request, args.wait.unwrap_or_default());
+    let answer = server.quota().reserve(call).await.map_err(|status| {
         let refused = matches!(
             status.code(),
             Code::InvalidArgument
@@ -98,8 +105,19 @@ pub(super) struct Commit {
     /// Name of what was created; may be repeated.
     #[arg(long = "resource", value_name = "NAME")]
     resources: Vec<String>,
+    /// What to do where the hold has run out: refuse, take the units again if
+    /// they are there, or record them whether they are there or not.
+    #[arg(long, value_enum, default_value_t = IfExpired::Reject)]
+    if_expired: IfExpired,
     #[command(flatten)]
     pub connect: Connect,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum IfExpired {
+    Reject,
+    Reclaim,
+    Overdraw,
 }
 
 /// Turns a hold into use.
@@ -110,7 +128,12 @@ pub(super) async fn commit(args: Commit) -> Result<u8, Failure> {
         reservation_id: args.id,
         amounts: args.amounts,
         resources: args.resources,
-        ..v1::CommitRequest::default()
+        if_expired: match args.if_expired {
+            IfExpired::Reject => v1::IfExpired::Reject,
+            IfExpired::Reclaim => v1::IfExpired::Reclaim,
+            IfExpired::Overdraw => v1::IfExpired::Overdraw,
+        }
+        .into(),
     };
     let server = args.connect.connect().await?;
     let answer = server.quota().commit(server.call(request)).await?.into_inner();
@@ -179,7 +202,7 @@ pub(super) async fn check(args: Check) -> Result<u8, Failure> {
 }
 
 /// One line on a reservation, and where its limits stand.
-fn settled(
+pub(super) fn settled(
     out: Output,
     reservation: Option<&v1::Reservation>,
     statuses: &[v1::LimitStatus],

@@ -98,6 +98,14 @@ impl Connection {
         PolicyServiceClient::new(self.channel.clone())
     }
 
+    /// A call that may wait this long before it gets anywhere, on top of the
+    /// time that any call may take.
+    pub fn call_waiting<T>(&self, message: T, wait: Duration) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.timeout.saturating_add(wait));
+        request
+    }
+
     /// The trail.
     pub fn operator(&self) -> OperatorServiceClient<Channel> {
         OperatorServiceClient::new(self.channel.clone())

@@ -6,7 +6,9 @@ mod calls;
 mod connect;
 mod demo;
 mod events;
+mod leases;
 mod logging;
+mod operate;
 mod output;
 mod parse;
 mod policy;
@@ -14,6 +16,7 @@ mod reservations;
 mod serve;
 mod subject;
 mod usage;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -71,12 +74,21 @@ enum Command {
     /// Give a hold back.
     #[command(after_help = EXIT_CODES)]
     Release(calls::Release),
+    /// Put off a hold's end.
+    #[command(after_help = EXIT_CODES)]
+    Extend(leases::Extend),
+    /// Give back what was committed, in part or whole.
+    #[command(after_help = EXIT_CODES)]
+    Refund(leases::Refund),
     /// Ask whether a reserve would be admitted now; holds nothing.
     #[command(after_help = EXIT_CODES)]
     Check(calls::Check),
     /// See where the limits stand.
     #[command(after_help = EXIT_CODES)]
     Usage(usage::Usage),
+    /// See where the limits stand, now and at every change.
+    #[command(after_help = EXIT_CODES)]
+    Watch(watch::Watch),
     /// List reservations, newest first.
     #[command(after_help = EXIT_CODES)]
     Reservations(reservations::Reservations),
@@ -89,6 +101,20 @@ enum Command {
     /// See what happened and what was refused, newest first.
     #[command(after_help = EXIT_CODES)]
     Events(events::Events),
+    /// Add to a counter by hand, or take from it; also imports opening usage.
+    #[command(after_help = EXIT_CODES)]
+    Adjust(operate::Adjust),
+    /// Recount every counter from its reservations; exits with 1 where one
+    /// differs.
+    #[command(after_help = EXIT_CODES)]
+    Audit(operate::Audit),
+    /// Recount, and mend what differs.
+    #[command(after_help = EXIT_CODES)]
+    Repair(operate::Repair),
+    /// Compare the resources that exist with those that are committed; exits
+    /// with 1 where they differ.
+    #[command(after_help = EXIT_CODES)]
+    Reconcile(operate::Reconcile),
     /// Measure reserve+commit pairs a second.
     ///
     /// Works in the namespace "bench" under a policy of its own, and leaves its
@@ -117,8 +143,15 @@ async fn dispatch(command: Command) -> ExitCode {
         Command::Reserve(args) => (args.connect.output(), calls::reserve(args).await),
         Command::Commit(args) => (args.connect.output(), calls::commit(args).await),
         Command::Release(args) => (args.connect.output(), calls::release(args).await),
+        Command::Extend(args) => (args.connect.output(), leases::extend(args).await),
+        Command::Refund(args) => (args.connect.output(), leases::refund(args).await),
+        Command::Adjust(args) => (args.connect.output(), operate::adjust(args).await),
+        Command::Audit(args) => (args.connect.output(), operate::audit(args).await),
+        Command::Repair(args) => (args.connect.output(), operate::repair(args).await),
+        Command::Reconcile(args) => (args.connect.output(), operate::reconcile(args).await),
         Command::Check(args) => (args.connect.output(), calls::check(args).await),
         Command::Usage(args) => (args.connect.output(), usage::run(args).await),
+        Command::Watch(args) => (args.connect.output(), watch::watch(args).await),
         Command::Reservations(args) => (args.connect.output(), reservations::run(args).await),
         Command::Policy(command) => (command.output(), policy::run(command).await),
         Command::Subject(command) => (command.output(), subject::run(command).await),

@@ -32,9 +32,10 @@ macro_rules! named {
 }
 
 named! {
-    ApplyPolicyResponse CheckResponse CommitResponse DeleteSubjectResponse Event GetPolicyResponse
-    GetSubjectResponse GetUsageResponse LimitStatus PolicyRevision PutSubjectResponse
-    ReleaseResponse Reservation ReserveResponse Subject
+    AdjustUsageResponse ApplyPolicyResponse CheckResponse CommitResponse DeleteSubjectResponse Event
+    ExtendResponse Finding GetPolicyResponse GetSubjectResponse GetUsageResponse LimitStatus
+    PolicyRevision PutSubjectResponse ReconcileResponse RefundResponse ReleaseResponse Reservation
+    ReserveResponse Subject WatchUsageResponse
 }
 
 /// How answers are printed.
@@ -203,7 +204,12 @@ mod tests {
         let value = json("quota.v1.CheckResponse", &[]).unwrap();
         assert_eq!(value, serde_json::json!({ "admitted": false, "limits": [] }));
         for name in [
+            v1::AdjustUsageResponse::NAME,
             v1::ApplyPolicyResponse::NAME,
+            v1::ExtendResponse::NAME,
+            v1::Finding::NAME,
+            v1::ReconcileResponse::NAME,
+            v1::RefundResponse::NAME,
             v1::CommitResponse::NAME,
             v1::DeleteSubjectResponse::NAME,
             v1::Event::NAME,
@@ -217,6 +223,7 @@ mod tests {
             v1::Reservation::NAME,
             v1::ReserveResponse::NAME,
             v1::Subject::NAME,
+            v1::WatchUsageResponse::NAME,
         ] {
             assert!(json(name, &[]).is_ok(), "{name}");
         }

@@ -172,6 +172,13 @@ impl Counter {
             .map(|(&at, &units)| (at, units))
     }
 
+    /// The first instant after `now` at which units return by themselves: a hold
+    /// lapses, or what is used leaves a window that moves on.
+    pub fn next_return(&self, now: Time) -> Option<Time> {
+        let left = self.recent().map(|(at, _)| at).filter(|at| *at > now).min();
+        left.into_iter().chain(self.live(now).next().map(|(at, _)| at)).min()
+    }
+
     /// Whether `amount` more units fit under `bound` at `now`. Sums beyond an
     /// int64 never fit, not even where the bound is unlimited.
     pub fn fits(&self, bound: Bound, amount: i64, now: Time) -> bool {

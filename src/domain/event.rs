@@ -168,7 +168,7 @@ impl RefusalRecord {
 /// The limits that a refusal is about; none where it is about something else.
 pub fn failing(refusal: &Refusal) -> &[LimitStatus] {
     match refusal {
-        Refusal::QuotaExceeded { limits, .. } => limits,
+        Refusal::QuotaExceeded { limits, .. } | Refusal::WaitTimedOut { limits, .. } => limits,
         _ => &[],
     }
 }

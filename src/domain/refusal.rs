@@ -3,7 +3,7 @@
 use super::name::Violation;
 use super::reservation::ReservationState;
 use super::status::LimitStatus;
-use super::time::Time;
+use super::time::{Span, Time};
 
 /// Why a call was refused. Nothing was changed by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,18 @@ pub enum Refusal {
         retry_time: Option<Time>,
         /// The instant of the decision.
         now: Time,
+    },
+    /// The same, after waiting for room in vain.
+    WaitTimedOut {
+        /// The failing limits.
+        limits: Vec<LimitStatus>,
+        /// The earliest instant at which the same request could pass all its
+        /// limits; `None` when waiting alone never helps.
+        retry_time: Option<Time>,
+        /// The instant of the decision.
+        now: Time,
+        /// How long it waited.
+        waited: Span,
     },
     /// Fields are malformed or out of bounds: all of them.
     InvalidFields(Vec<Violation>),
@@ -162,6 +174,14 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The limits that have no room, where that is the reason.
+    pub fn limits_mut(&mut self) -> &mut [LimitStatus] {
+        match self {
+            Self::QuotaExceeded { limits, .. } | Self::WaitTimedOut { limits, .. } => limits,
+            _ => &mut [],
+        }
+    }
+
     /// One invalid field.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::InvalidFields(vec![Violation::new(field, message)])

@@ -28,6 +28,9 @@ pub struct LimitStatus {
     /// The earliest instant at which an exceeded request could pass; `None`
     /// when waiting alone never helps.
     pub retry_time: Option<Time>,
+    /// How many Reserves wait for it on this server. No rule knows: the engine
+    /// fills it in.
+    pub waiting: usize,
 }
 
 impl LimitStatus {
@@ -43,6 +46,7 @@ impl LimitStatus {
             exceeded: false,
             enforced,
             retry_time: None,
+            waiting: 0,
         }
     }
 
@@ -55,6 +59,13 @@ impl LimitStatus {
     /// Whether more is used and held than the limit allows.
     pub fn is_over(&self) -> bool {
         self.used.saturating_add(self.held) > self.bound.ceiling()
+    }
+
+    /// Whether what was asked for can never fit: it is more than the limit
+    /// allows, and nothing is known that will raise that.
+    pub fn never_fits(&self) -> bool {
+        let short = self.enforced && self.exceeded && self.requested > self.bound.ceiling();
+        short && self.retry_time.is_none()
     }
 
     /// How full it is: used and held by what is allowed. 1 where nothing is

@@ -12,10 +12,12 @@ use tracing::{debug, warn};
 use super::cache::Cache;
 use super::catalog::Catalog;
 use super::plan::{Folded, Outcome, Policies, Working};
+use super::pulse::Pulse;
 use super::queue::{Pending, Queue};
+use super::wait::{self, Grants, Lines, Room};
 use super::{Error, MonotonicClock, Settings};
-use crate::domain::decide::Command;
 use crate::domain::name::ReservationKey;
+use crate::domain::refusal::Refusal;
 use crate::domain::state::Keys;
 use crate::store::{ChangeSet, SharedStore, StoreError, WriteError};
 
@@ -34,6 +36,8 @@ const WARY: u32 = 64;
 /// times as long as the last write took, or nothing would ever be written.
 const VALID: Duration = Duration::from_secs(1);
 const VALID_AT_MOST: Duration = Duration::from_secs(8);
+/// Before a command of this process itself is tried again.
+const OWN_PAUSE: Duration = Duration::from_millis(200);
 
 /// Decides and writes batches.
 pub(super) struct Batcher {
@@ -43,6 +47,14 @@ pub(super) struct Batcher {
     clock: MonotonicClock,
     settings: Settings,
     cache: Cache,
+    /// Those who wait for room.
+    room: Room,
+    lines: Arc<Lines>,
+    pulse: Arc<Pulse>,
+    /// What was granted to them and may yet be undone.
+    grants: Grants,
+    /// Commands of this process itself that are to be tried again.
+    later: Vec<(Instant, Pending)>,
     wary: u32,
     /// How long the last write took, whatever came of it.
     last_write: Duration,
@@ -69,7 +81,10 @@ impl Batcher {
         catalog: Arc<Catalog>,
         clock: MonotonicClock,
         settings: Settings,
+        lines: Arc<Lines>,
+        pulse: Arc<Pulse>,
     ) -> Self {
+        let room = Room::new(Arc::clone(&lines), store.test_clock().is_some());
         Self {
             store,
             queue,
@@ -77,6 +92,11 @@ impl Batcher {
             clock,
             settings,
             cache: Cache::new(),
+            room,
+            lines,
+            pulse,
+            grants: Grants::default(),
+            later: Vec::new(),
             wary: 0,
             last_write: Duration::ZERO,
         }
@@ -84,9 +104,71 @@ impl Batcher {
 
     /// Works until the queue is closed and empty.
     pub async fn run(mut self) {
-        while let Some(batch) = self.queue.next(self.settings.batch).await {
-            self.process(batch).await;
+        while let Some(batch) = self.next().await {
+            if !batch.is_empty() {
+                self.process(batch).await;
+            }
         }
+        self.send_away();
+    }
+
+    /// The next commands to decide: first those that undo what reached nobody,
+    /// then those who have waited and whose turn it is, then what is new. May be
+    /// none, when it is time to look again; `None` at the end.
+    async fn next(&mut self) -> Option<Vec<Pending>> {
+        if self.pulse.closing() {
+            self.send_away();
+        }
+        let most = self.settings.batch;
+        let mut due = self.due(most.div_ceil(2)).await;
+        let mut new = if due.is_empty() {
+            let look = self.next_look();
+            let until = async {
+                match look {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.lines.ear().rung() => return Some(Vec::new()),
+                new = self.queue.next(most) => new?,
+                () = until => return Some(Vec::new()),
+            }
+        } else {
+            self.queue.take(most.saturating_sub(due.len()))
+        };
+        if new.iter().any(|pending| pending.own) {
+            let (own, others): (Vec<_>, Vec<_>) = new.into_iter().partition(|p| p.own);
+            due.splice(0..0, own);
+            new = others;
+        }
+        due.extend(new);
+        Some(due)
+    }
+
+    /// Those who have waited and are to be decided now.
+    async fn due(&mut self, most: usize) -> Vec<Pending> {
+        let now = Instant::now();
+        let ready = self.later.extract_if(.., |(at, _)| *at <= now);
+        let mut due: Vec<Pending> = ready.map(|(_, pending)| pending).collect();
+        if !self.room.is_empty() && self.store.test_clock().is_some() {
+            // Where the store does not answer, the batch will find out.
+            let _ = self.store.tick().await;
+        }
+        let clock = self.clock.read(&self.store);
+        due.extend(self.room.due(clock, most));
+        due
+    }
+
+    fn next_look(&self) -> Option<Instant> {
+        let later = self.later.iter().map(|(at, _)| *at);
+        later.chain(self.room.next_look(self.clock.read(&self.store))).min()
+    }
+
+    /// Nobody is kept waiting by a server that is going.
+    fn send_away(&mut self) {
+        self.room.dismiss(&going());
     }
 
     async fn process(&mut self, mut batch: Vec<Pending>) {
@@ -99,7 +181,7 @@ impl Batcher {
                     warn!(%message, "the outcome of a write is unknown; looking it up");
                     batch
                 }
-                Attempt::Failed(batch, message) => return give_up(batch, &message),
+                Attempt::Failed(batch, message) => return self.give_up(batch, &message),
                 Attempt::Damaged(batch, error) => {
                     return Box::pin(self.isolate(batch, error)).await;
                 }
@@ -117,10 +199,12 @@ impl Batcher {
 
     /// Commands that keep conflicting are tried namespace by namespace, so
     /// that none holds up another.
-    fn put_back(&self, batch: Vec<Pending>) {
+    fn put_back(&mut self, batch: Vec<Pending>) {
         debug!(commands = batch.len(), "a batch keeps conflicting");
         let mut by_namespace: HashMap<String, Vec<Pending>> = HashMap::new();
         for pending in batch {
+            // Who has a place in line keeps it.
+            let Some(pending) = self.room.put_back(pending) else { continue };
             by_namespace.entry(pending.namespace.clone()).or_default().push(pending);
         }
         for (namespace, commands) in by_namespace {
@@ -147,6 +231,10 @@ impl Batcher {
         batch.retain(|pending| !pending.ticket.cancelled());
         if batch.is_empty() {
             return Attempt::Done;
+        }
+        let now = Instant::now();
+        for wait in batch.iter_mut().filter_map(|pending| pending.wait.as_mut()) {
+            wait.over |= wait.until <= now;
         }
         match self.decide(&mut batch, afresh).await {
             Ok(Some(decided)) => self.write(batch, decided).await,
@@ -179,7 +267,7 @@ impl Batcher {
         }
         for _ in 0..FOLDS + batch.len() {
             let now = self.clock.read(&self.store);
-            match working.fold(batch, &policies, now, self.settings.retention) {
+            match working.fold(batch, &policies, now, self.settings.retention, &self.room) {
                 Folded::Unknown(keys) => working.read(keys, &self.store).await?,
                 Folded::Decided(outcomes, changes) => {
                     let changing: Vec<bool> = outcomes.iter().map(changed).collect();
@@ -214,7 +302,7 @@ impl Batcher {
     async fn write(&mut self, mut batch: Vec<Pending>, decided: Decided) -> Attempt {
         let Decided { outcomes, changes } = decided;
         if changes.is_empty() {
-            answer(batch, outcomes);
+            self.answer(batch, outcomes);
             return Attempt::Done;
         }
         let begun = Instant::now();
@@ -222,8 +310,9 @@ impl Batcher {
         self.last_write = begun.elapsed();
         match written {
             Ok(()) => {
+                self.tell(&changes);
                 self.cache.wrote(changes);
-                answer(batch, outcomes);
+                self.answer(batch, outcomes);
                 Attempt::Done
             }
             Err(error) => {
@@ -248,6 +337,99 @@ impl Batcher {
             }
         }
     }
+
+    /// Tells those who wait, and those who watch, of what was written.
+    fn tell(&mut self, changes: &ChangeSet) {
+        for change in &changes.counters {
+            self.room.counter_changed(&change.value.id);
+            self.pulse.counter_changed(&change.value.id.text);
+        }
+        for change in &changes.reservations {
+            self.room.reservation_changed(&change.value.key);
+        }
+        for removal in &changes.removed_reservations {
+            self.room.reservation_changed(&removal.key);
+        }
+    }
+
+    /// Answers everybody, but for those who go on waiting.
+    fn answer(&mut self, batch: Vec<Pending>, outcomes: Vec<Outcome>) {
+        let mut answered = Vec::with_capacity(batch.len());
+        for (pending, outcome) in batch.into_iter().zip(outcomes) {
+            match outcome {
+                Err(refusal) if pending.may_stay() && wait::may_help(&refusal) => {
+                    self.keep_waiting(pending, &refusal);
+                }
+                outcome => answered.push((pending, outcome)),
+            }
+        }
+        for (mut pending, outcome) in answered {
+            // One who is answered is not among those who wait.
+            if let Some(wait) = &mut pending.wait {
+                wait.leave();
+            }
+            match outcome {
+                Ok(mut answer) => {
+                    // What an earlier attempt of this very call has done is its
+                    // first answer, not a replay.
+                    answer.replayed &= !pending.attempted;
+                    self.lines.count(&mut answer.limits);
+                    pending.done(answer, &self.queue, &mut self.grants);
+                }
+                // An earlier attempt may have taken effect where a read cannot
+                // see it yet; a refusal would be final, and perhaps wrong.
+                Err(_) if pending.attempted => self.unsure(pending),
+                Err(refusal) => {
+                    let over = pending.wait.as_ref().filter(|wait| wait.over);
+                    let mut refusal = match over {
+                        Some(wait) => wait.in_vain(refusal),
+                        None => refusal,
+                    };
+                    self.lines.count(refusal.limits_mut());
+                    pending.answer(Err(Error::Refused(refusal)));
+                }
+            }
+        }
+    }
+
+    fn keep_waiting(&mut self, pending: Pending, refusal: &Refusal) {
+        if self.pulse.closing() {
+            return pending.answer(Err(going()));
+        }
+        if let Some(pending) = self.room.take_in(pending, refusal) {
+            pending.answer(Err(Error::Overloaded));
+        }
+    }
+
+    /// The store does not answer: nobody is refused for that, and whoever waits
+    /// goes on waiting while his time lasts.
+    fn give_up(&mut self, batch: Vec<Pending>, message: &str) {
+        for pending in batch {
+            if pending.attempted {
+                self.unsure(pending);
+                continue;
+            }
+            let stays = pending.may_stay() && !self.pulse.closing();
+            let left = if stays { self.room.put_back(pending) } else { Some(pending) };
+            match left {
+                None => {}
+                Some(pending) if pending.own => self.try_later(pending),
+                Some(pending) => pending.answer(Err(Error::Unavailable(message.to_owned()))),
+            }
+        }
+    }
+
+    fn unsure(&mut self, pending: Pending) {
+        if pending.own {
+            self.try_later(pending);
+        } else {
+            pending.answer(Err(Error::OutcomeUnknown));
+        }
+    }
+
+    fn try_later(&mut self, pending: Pending) {
+        self.later.push((Instant::now() + OWN_PAUSE, pending));
+    }
 }
 
 /// A batch that is ready to be written.
@@ -261,10 +443,7 @@ fn changed(outcome: &Outcome) -> bool {
 }
 
 fn reserved(batch: &[Pending]) -> impl Iterator<Item = &ReservationKey> {
-    batch.iter().filter_map(|pending| match &pending.command {
-        Command::Reserve(reserve) => Some(&reserve.key),
-        _ => None,
-    })
+    batch.iter().filter_map(Pending::reserves)
 }
 
 async fn policies(catalog: &Catalog, batch: &[Pending]) -> Result<Policies, StoreError> {
@@ -277,32 +456,6 @@ async fn policies(catalog: &Catalog, batch: &[Pending]) -> Result<Policies, Stor
     try_join_all(read).await.map(Policies::from_iter)
 }
 
-fn answer(batch: Vec<Pending>, outcomes: Vec<Outcome>) {
-    for (pending, outcome) in batch.into_iter().zip(outcomes) {
-        let attempted = pending.attempted;
-        pending.answer(match outcome {
-            Ok(mut answer) => {
-                // What an earlier attempt of this very call has done is its
-                // first answer, not a replay.
-                answer.replayed &= !attempted;
-                Ok(answer)
-            }
-            // An earlier attempt may have taken effect where a read cannot see
-            // it yet; a refusal would be final, and perhaps wrong.
-            Err(_) if attempted => Err(Error::OutcomeUnknown),
-            Err(refusal) => Err(Error::Refused(refusal)),
-        });
-    }
-}
-
-/// The store does not answer: nobody is refused for that.
-fn give_up(batch: Vec<Pending>, message: &str) {
-    for pending in batch {
-        let error = if pending.attempted {
-            Error::OutcomeUnknown
-        } else {
-            Error::Unavailable(message.to_owned())
-        };
-        pending.answer(Err(error));
-    }
+fn going() -> Error {
+    Error::Unavailable("the server is shutting down".to_owned())
 }

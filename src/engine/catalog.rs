@@ -21,6 +21,7 @@ use lru::LruCache;
 use tokio::time::Instant;
 use tracing::{debug, error};
 
+use super::pulse::Pulse;
 use crate::domain::name::SubjectKey;
 use crate::domain::policy::{Policy, PolicyRevision};
 use crate::domain::state::Keys;
@@ -43,6 +44,7 @@ const SUBJECTS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Copies of policies and subjects.
 pub(super) struct Catalog {
     store: SharedStore,
+    pulse: Arc<Pulse>,
     policies: Mutex<LruCache<String, Copy<Option<Arc<Policy>>>>>,
     subjects: Mutex<LruCache<SubjectKey, Copy<SubjectRow>>>,
 }
@@ -79,9 +81,10 @@ impl<T> Copy<T> {
 }
 
 impl Catalog {
-    pub fn new(store: SharedStore) -> Self {
+    /// Tells `pulse` of what has changed.
+    pub fn new(store: SharedStore, pulse: Arc<Pulse>) -> Self {
         let (policies, subjects) = (LruCache::new(POLICIES), LruCache::new(SUBJECTS));
-        Self { store, policies: Mutex::new(policies), subjects: Mutex::new(subjects) }
+        Self { store, pulse, policies: Mutex::new(policies), subjects: Mutex::new(subjects) }
     }
 
     /// Now.
@@ -142,7 +145,9 @@ impl Catalog {
         if let Some(newer) = present.filter(|p| p.source.revision > policy.source.revision) {
             return Ok(Arc::clone(newer));
         }
-        policies.put(namespace, Copy::new(Some(Arc::clone(&policy)), asked));
+        policies.put(namespace.clone(), Copy::new(Some(Arc::clone(&policy)), asked));
+        drop(policies);
+        self.pulse.rules_changed(&namespace);
         Ok(policy)
     }
 
@@ -165,6 +170,7 @@ impl Catalog {
         asked: Moment,
     ) -> HashMap<SubjectKey, Option<Arc<Subject>>> {
         let mut copies = lock(&self.subjects);
+        let mut changed = HashSet::new();
         let mut take = |(key, row): (SubjectKey, Option<Versioned<Subject>>)| {
             let row = row.map(|row| Versioned { version: row.version, value: Arc::new(row.value) });
             let Some(copy) = copies.peek_mut(&key) else {
@@ -180,13 +186,21 @@ impl Catalog {
                 _ => true,
             };
             if !older {
+                if row.as_ref().map(|row| row.version) != copy.value.as_ref().map(|c| c.version) {
+                    changed.insert(key.namespace().into_owned());
+                }
                 copy.value = row;
                 copy.confirmed = copy.confirmed.max(asked);
                 copy.obtained = Instant::now();
             }
             (key, in_force(copy))
         };
-        subjects.into_iter().map(&mut take).collect()
+        let in_force = subjects.into_iter().map(&mut take).collect();
+        drop(copies);
+        for namespace in changed {
+            self.pulse.rules_changed(&namespace);
+        }
+        in_force
     }
 
     /// A subject was written, in this version, no earlier than `begun`; `None`
@@ -201,7 +215,10 @@ impl Catalog {
             return;
         }
         let row = subject.map(|subject| Versioned { version, value: Arc::new(subject) });
+        let namespace = key.namespace().into_owned();
         copies.put(key, Copy::new(row, begun));
+        drop(copies);
+        self.pulse.rules_changed(&namespace);
     }
 
     /// Confirms copies in use, for ever.

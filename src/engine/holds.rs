@@ -51,7 +51,9 @@ impl Engine {
         let mut clock = self.now();
         let mut read: Option<(HashSet<Arc<CounterId>>, Holds)> = None;
         for _ in 0..ROUNDS {
-            let rules = Rules { policy, clock, retention: self.settings.retention };
+            let (retention, line) =
+                (self.settings.retention, Some(&*self.lines as &dyn decide::Line));
+            let rules = Rules { policy, clock, retention, line };
             let mut state = State::over(&working, false);
             match decide::usage(&mut state, &rules, namespace, metric, dimensions, at) {
                 Err(Stop::Refused(refusal)) => return Err(refusal.into()),
@@ -59,10 +61,11 @@ impl Engine {
                     let missing = state.take_missing();
                     working.read(missing, &self.store).await?;
                 }
-                Ok(usage) => {
+                Ok(mut usage) => {
                     let counters = usage.limits.iter().map(|limit| Arc::clone(&limit.counter));
                     let counters: HashSet<_> = counters.collect();
                     if let Some((_, holds)) = read.take_if(|(of, _)| *of == counters) {
+                        self.lines.count(&mut usage.limits);
                         return Ok((usage, holds));
                     }
                     // What is read from here on is seen at this instant, or at

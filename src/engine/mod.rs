@@ -14,14 +14,17 @@ mod catalog;
 mod holds;
 mod list;
 mod plan;
+mod pulse;
 mod queue;
 mod read;
 mod reconcile;
 mod ticket;
 mod trail;
+mod wait;
+mod watch;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -34,16 +37,23 @@ pub use holds::Holds;
 pub use list::{CountersPlace, CountersQuery, ReservationPlace, ReservationQuery};
 pub use reconcile::{Discrepancy, MAX_LIVE, ReconcileQuery, Reconciliation};
 pub use trail::{TrailMark, TrailPage, TrailQuery};
+pub use watch::Watch;
 
-use crate::domain::decide::{Answer, Command};
+use crate::domain::decide::{Answer, Command, Reserve};
 use crate::domain::refusal::Refusal;
 use crate::domain::time::{Span, Time};
 use crate::store::SharedStore;
 use batch::Batcher;
 use catalog::Catalog;
+use pulse::Pulse;
 use queue::{Pending, Queue};
 use ticket::Ticket;
 use trail::Recorder;
+use wait::{Leaving, Lines, Wait};
+
+/// How much longer than it asked to a Reserve may take when its wait is over,
+/// before the store must be the trouble.
+const LAST_CHANCE: Duration = Duration::from_secs(1);
 
 /// Bounds of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +64,14 @@ pub struct Settings {
     pub queue_per_namespace: usize,
     /// The most commands in one batch.
     pub batch: usize,
-    /// The longest that a caller is kept waiting, whatever his own deadline.
+    /// The most Reserves that may wait for room, of all namespaces together.
+    pub waiters: usize,
+    /// The most Reserves of one namespace that may wait for room.
+    pub waiters_per_namespace: usize,
+    /// The most who may watch usage.
+    pub watchers: usize,
+    /// The longest that a caller is kept waiting, whatever his own deadline,
+    /// unless he asked to wait for room.
     pub patience: Duration,
     /// How long settled reservations are kept; counters of closed windows
     /// stay twice as long.
@@ -71,6 +88,9 @@ impl Default for Settings {
             queue: 16_384,
             queue_per_namespace: 8192,
             batch: 512,
+            waiters: 10_000,
+            waiters_per_namespace: 2000,
+            watchers: 1000,
             patience: Duration::from_secs(10),
             retention: Span::from_days(30),
             trail: 10_000,
@@ -111,11 +131,15 @@ pub struct Engine {
     clock: MonotonicClock,
     queue: Arc<Queue>,
     catalog: Arc<Catalog>,
+    pulse: Arc<Pulse>,
+    lines: Arc<Lines>,
+    /// How many watch.
+    watchers: Arc<AtomicUsize>,
     doors: admin::Doors,
     recorder: Recorder,
-    /// Keeps the catalog up to date: by asking again and again, and by being
-    /// told.
-    refreshers: [JoinHandle<()>; 2],
+    /// Keep the catalog up to date, by asking again and again and by being
+    /// told; and tell those who wait of what is done elsewhere.
+    followers: [JoinHandle<()>; 3],
 }
 
 impl Engine {
@@ -123,7 +147,9 @@ impl Engine {
     /// after [`Engine::stop`], or by a panic.
     pub fn start(store: SharedStore, settings: Settings) -> (Arc<Self>, JoinHandle<()>) {
         let queue = Arc::new(Queue::new(&settings));
-        let catalog = Arc::new(Catalog::new(Arc::clone(&store)));
+        let pulse = Arc::new(Pulse::default());
+        let lines = Lines::new(&pulse, &settings);
+        let catalog = Arc::new(Catalog::new(Arc::clone(&store), Arc::clone(&pulse)));
         let clock = MonotonicClock::default();
         let batcher = Batcher::new(
             Arc::clone(&store),
@@ -131,6 +157,8 @@ impl Engine {
             Arc::clone(&catalog),
             clock.clone(),
             settings,
+            Arc::clone(&lines),
+            Arc::clone(&pulse),
         );
         let (stop, stopped) = oneshot::channel();
         let (recorder, records) = Recorder::new(Arc::clone(&store), stopped);
@@ -141,12 +169,26 @@ impl Engine {
             drop(stop);
             let _ = records.await;
         });
-        let refreshers = [
+        let followers = [
             tokio::spawn(Arc::clone(&catalog).refresh_forever()),
             tokio::spawn(Arc::clone(&catalog).follow_changes()),
+            tokio::spawn(Arc::clone(&pulse).follow(Arc::clone(&store))),
         ];
         let doors = admin::Doors::new();
-        let engine = Self { store, settings, clock, queue, catalog, doors, recorder, refreshers };
+        let watchers = Arc::default();
+        let engine = Self {
+            store,
+            settings,
+            clock,
+            queue,
+            catalog,
+            pulse,
+            lines,
+            watchers,
+            doors,
+            recorder,
+            followers,
+        };
         (Arc::new(engine), batches)
     }
 
@@ -164,19 +206,61 @@ impl Engine {
         command: Command,
         deadline: Option<Instant>,
     ) -> Result<Answer, Error> {
-        let (sender, receiver) = oneshot::channel();
-        let ticket = Arc::new(Ticket::default());
-        self.queue.push(Pending::new(command, Arc::clone(&ticket), sender))?;
-        let abandoned = ticket.cancel_on_drop();
         let latest = Instant::now() + self.settings.patience;
         let until = deadline.map_or(latest, |deadline| deadline.min(latest));
+        self.submit_by(until, command, None).await
+    }
+
+    /// Reserves, and waits for room as long as asked for: until `deadline` at
+    /// the latest. A grant that the caller can no longer be told of is undone:
+    /// dropping the future lets go of what it was granted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn reserve(
+        &self,
+        reserve: Reserve,
+        wait: Span,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, Error> {
+        if wait == Span::ZERO {
+            return self.submit(Command::Reserve(reserve), deadline).await;
+        }
+        let clock = self.store.test_clock().map(|_| self.now());
+        let wait = Wait::new(wait, deadline, clock);
+        let now = Instant::now();
+        // When the time is over the batch loop says so. Only if it does not,
+        // the store is the trouble.
+        let latest = (wait.until + LAST_CHANCE).max(now + self.settings.patience);
+        let until = deadline.map_or(latest, |deadline| {
+            let margin = deadline.saturating_duration_since(now) / 20;
+            latest.min(deadline + margin.min(Duration::from_millis(100)))
+        });
+        self.submit_by(until, Command::Reserve(reserve), Some(wait)).await
+    }
+
+    async fn submit_by(
+        &self,
+        until: Instant,
+        command: Command,
+        wait: Option<Wait>,
+    ) -> Result<Answer, Error> {
+        let (sender, receiver) = oneshot::channel();
+        let ticket = Arc::new(Ticket::default());
+        let ear = wait.is_some().then(|| Arc::clone(self.lines.ear()));
+        self.queue.push(Pending::new(command, Arc::clone(&ticket), sender).waiting(wait))?;
+        let leaving = Leaving { abandoned: ticket.cancel_on_drop(), ear };
         match tokio::time::timeout_at(until, receiver).await {
-            Ok(Ok(answer)) => answer,
+            Ok(Ok(delivery)) => delivery.accept(),
             // Late, or the batch loop is gone: what is known is on the ticket.
-            Ok(Err(_)) | Err(_) if abandoned.cancel() => {
+            Ok(Err(_)) | Err(_) if leaving.abandoned.cancel() => {
                 Err(Error::Unavailable("the store did not answer in time".to_owned()))
             }
-            Ok(Err(_)) | Err(_) => Err(Error::OutcomeUnknown),
+            Ok(Err(_)) | Err(_) => {
+                leaving.abandoned.keep();
+                Err(Error::OutcomeUnknown)
+            }
         }
     }
 
@@ -194,17 +278,24 @@ impl Engine {
         Ok(self.store.ping().await?)
     }
 
-    /// Takes no more commands, and lets those that wait be written.
+    /// Sends away whoever waits for room or watches: the server is going, and
+    /// will not be held up by them. Other calls are served as ever.
+    pub fn let_go(&self) {
+        self.pulse.close();
+    }
+
+    /// Takes no more commands, and lets those that are there be written.
     pub fn stop(&self) {
+        self.let_go();
         self.queue.close();
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.queue.close();
-        for refresher in &self.refreshers {
-            refresher.abort();
+        self.stop();
+        for follower in &self.followers {
+            follower.abort();
         }
     }
 }

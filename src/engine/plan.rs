@@ -19,8 +19,9 @@ use std::sync::Arc;
 use super::cache::Cache;
 use super::catalog::Catalog;
 use super::queue::Pending;
+use super::wait::{self, Ahead, Room};
 use crate::domain::counter::{Counter, CounterId};
-use crate::domain::decide::{Answer, Rules, Stop, decide};
+use crate::domain::decide::{Answer, Command, Line, Rules, Stop, decide};
 use crate::domain::name::{ReservationKey, ResourceKey, SubjectKey};
 use crate::domain::policy::Policy;
 use crate::domain::refusal::Refusal;
@@ -116,15 +117,21 @@ impl<'c> Working<'c> {
         policies: &Policies,
         clock: Time,
         retention: Span,
+        room: &Room,
     ) -> Folded {
         let mut state = State::over(self, !self.careful);
+        let mut ahead = Ahead::of(room);
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut rests_on = Vec::new();
         let mut complete = true;
         for pending in batch {
             let policy = policies.get(&pending.namespace).and_then(Option::as_deref);
-            let rules = Rules { policy, clock, retention };
-            let outcome = match decide(&mut state, &rules, &pending.command) {
+            ahead.next(pending);
+            let line = ahead.anybody().then_some(&ahead as &dyn Line);
+            let rules = Rules { policy, clock, retention, line };
+            let decided = differs_from_one_who_waits(&mut state, &ahead, pending)
+                .and_then(|()| decide(&mut state, &rules, &pending.command));
+            let outcome = match decided {
                 Ok(answer) => Ok(answer),
                 Err(Stop::Refused(refusal)) => Err(refusal),
                 Err(Stop::Missing) => {
@@ -132,6 +139,12 @@ impl<'c> Working<'c> {
                     continue;
                 }
             };
+            if let Err(refusal) = &outcome
+                && pending.may_stay()
+                && wait::may_help(refusal)
+            {
+                ahead.stays(pending, refusal);
+            }
             let read = state.take_read();
             if !matches!(&outcome, Ok(answer) if !answer.replayed) {
                 rests_on.push(read);
@@ -279,6 +292,26 @@ impl<'c> Working<'c> {
             None => Some(self.cache?.counter(id)?.version),
         }
     }
+}
+
+/// An id that somebody waits under is used, though nothing is stored under it
+/// yet: a Reserve of other content under it is refused. What is stored decides
+/// first, as ever.
+fn differs_from_one_who_waits(
+    state: &mut State<'_>,
+    ahead: &Ahead<'_>,
+    pending: &Pending,
+) -> Result<(), Stop> {
+    let Command::Reserve(reserve) = &pending.command else { return Ok(()) };
+    let asked = if ahead.anybody() { ahead.asked_under(&reserve.key) } else { None };
+    let Some(differs) = asked.and_then(|asked| asked.difference(&reserve.request)) else {
+        return Ok(());
+    };
+    if state.reservation(&reserve.key)?.is_some() {
+        return Ok(());
+    }
+    let id = reserve.key.id().into_owned();
+    Err(Refusal::ReservationIdReused { id, differs }.into())
 }
 
 /// How much of a reservation has changed.

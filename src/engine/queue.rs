@@ -9,9 +9,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::ticket::Ticket;
+use super::wait::{Delivery, Grants, Wait};
 use super::{Error, Settings};
 use crate::domain::decide::{Answer, Command};
-use crate::domain::name::Dimensions;
+use crate::domain::name::{Dimensions, ReservationKey};
 
 /// The most bytes of requests in one batch, so that its transaction stays one
 /// that a small database can hold.
@@ -25,7 +26,12 @@ pub(super) struct Pending {
     pub command: Command,
     pub namespace: String,
     pub ticket: Arc<Ticket>,
-    answer: oneshot::Sender<Result<Answer, Error>>,
+    answer: oneshot::Sender<Delivery>,
+    /// How it waits for room, if it does.
+    pub wait: Option<Wait>,
+    /// A command of this process itself: nobody hears what becomes of it, and
+    /// it is tried until that is certain.
+    pub own: bool,
     /// An earlier attempt to write it had an unknown outcome: if it now turns
     /// out to have taken effect, this is still the caller's first answer.
     pub attempted: bool,
@@ -36,19 +42,62 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub fn new(
-        command: Command,
-        ticket: Arc<Ticket>,
-        answer: oneshot::Sender<Result<Answer, Error>>,
-    ) -> Self {
+    pub fn new(command: Command, ticket: Arc<Ticket>, answer: oneshot::Sender<Delivery>) -> Self {
         let namespace = command.namespace().into_owned();
         let bytes = bytes(&command);
-        Self { command, namespace, ticket, answer, attempted: false, bytes, conflicts: 0 }
+        Self {
+            command,
+            namespace,
+            ticket,
+            answer,
+            wait: None,
+            own: false,
+            attempted: false,
+            bytes,
+            conflicts: 0,
+        }
+    }
+
+    /// A Reserve that may wait.
+    pub fn waiting(self, wait: Option<Wait>) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// A command of this process itself.
+    pub fn own(command: Command, ticket: Arc<Ticket>) -> Self {
+        Self { own: true, ..Self::new(command, ticket, oneshot::channel().0) }
     }
 
     /// Answers the caller; one who has gone does not mind.
     pub fn answer(self, outcome: Result<Answer, Error>) {
-        let _ = self.answer.send(outcome);
+        let _ = self.answer.send(Delivery::plain(outcome));
+    }
+
+    /// Answers a caller whose command took effect. Where that is a grant and he
+    /// might have waited for it, it is undone if he has gone.
+    pub fn done(self, answer: Answer, queue: &Arc<Queue>, grants: &mut Grants) {
+        let granted = self.wait.is_some() && !answer.replayed && !self.attempted;
+        let delivery = if granted {
+            Delivery::granted(answer, self.ticket, queue, grants)
+        } else {
+            // Somebody is told of the reservation: nobody else's going undoes it.
+            grants.told(&answer.reservation.key);
+            Delivery::plain(Ok(answer))
+        };
+        let _ = self.answer.send(delivery);
+    }
+
+    /// The id that it would reserve under.
+    pub fn reserves(&self) -> Option<&ReservationKey> {
+        match &self.command {
+            Command::Reserve(reserve) => Some(&reserve.key),
+            _ => None,
+        }
+    }
+
+    /// Whether it may go on waiting, however it was refused.
+    pub fn may_stay(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| !wait.over) && !self.attempted && !self.ticket.kept()
     }
 }
 
@@ -104,6 +153,12 @@ impl Queue {
         Ok(())
     }
 
+    /// Adds a command of this process itself, which is always taken.
+    pub fn push_own(&self, pending: Pending) {
+        self.lanes().add(pending);
+        self.arrived.notify_one();
+    }
+
     /// Puts commands of one namespace back at the head of its lane, to be
     /// tried by themselves a little later.
     pub fn put_back(&self, namespace: &str, commands: Vec<Pending>) {
@@ -149,6 +204,11 @@ impl Queue {
                 }
             }
         }
+    }
+
+    /// The next commands that are there already.
+    pub fn take(&self, most: usize) -> Vec<Pending> {
+        self.lanes().take(most, Instant::now())
     }
 
     /// Takes no more commands.

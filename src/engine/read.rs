@@ -21,7 +21,12 @@ impl Engine {
     ///
     /// [`Error`], as for the Reserve, but never for want of quota.
     pub async fn check(&self, namespace: &str, items: &[ItemRequest]) -> Result<Usage, Error> {
-        self.read(namespace, |state, rules| decide::check(state, rules, namespace, items)).await
+        let check = |state: &mut State<'_>, rules: &Rules<'_>| {
+            decide::check(state, rules, namespace, items)
+        };
+        let mut usage = self.read(namespace, check).await?;
+        self.lines.count(&mut usage.limits);
+        Ok(usage)
     }
 
     /// Where the limits stand that apply to a metric and dimensions: in the
@@ -40,7 +45,9 @@ impl Engine {
         let usage = |state: &mut State<'_>, rules: &Rules<'_>| {
             decide::usage(state, rules, namespace, metric, dimensions, at)
         };
-        self.read(namespace, usage).await
+        let mut usage = self.read(namespace, usage).await?;
+        self.lines.count(&mut usage.limits);
+        Ok(usage)
     }
 
     /// A reservation, and the instant at which it is looked at.
@@ -69,6 +76,7 @@ impl Engine {
                 policy: policy.as_deref(),
                 clock: self.now(),
                 retention: self.settings.retention,
+                line: Some(&*self.lines),
             };
             let mut state = State::over(&working, false);
             match derive(&mut state, &rules) {

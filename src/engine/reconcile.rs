@@ -255,7 +255,7 @@ impl Reconciliation {
     /// do not. What was committed after the list was taken may exist.
     fn leaks(&self, reservation: &Arc<Reservation>) -> Option<(Arc<Reservation>, Vec<String>)> {
         let Settled::Committed { at, resources, .. } = &reservation.settled else { return None };
-        if *at >= self.as_of || !self.uses(reservation) {
+        if *at > self.as_of || !self.uses(reservation) {
             return None;
         }
         let gone = |name: &&String| !self.live.contains(&self.digest(name));

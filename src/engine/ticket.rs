@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const WAITING: u8 = 0;
 const WRITING: u8 = 1;
 const CANCELLED: u8 = 2;
+const KEPT: u8 = 3;
 
 /// Whether a command can still be taken back.
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ impl Ticket {
     pub fn begin(&self) -> bool {
         match self.0.compare_exchange(WAITING, WRITING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => true,
-            Err(present) => present == WRITING,
+            Err(present) => matches!(present, WRITING | KEPT),
         }
     }
 
@@ -31,8 +32,19 @@ impl Ticket {
         self.0.load(Ordering::Acquire) == CANCELLED
     }
 
+    /// The caller was told, while the command was being written, that its
+    /// outcome is unknown: whatever comes of it stays, for he will ask.
+    fn keep(&self) {
+        let _ = self.0.compare_exchange(WRITING, KEPT, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Whether the caller was told to ask.
+    pub fn kept(&self) -> bool {
+        self.0.load(Ordering::Acquire) == KEPT
+    }
+
     /// Takes the command back; false when it is being written.
-    fn cancel(&self) -> bool {
+    pub fn cancel(&self) -> bool {
         self.0
             .compare_exchange(WAITING, CANCELLED, Ordering::AcqRel, Ordering::Acquire)
             .is_ok_and(|_| true)
@@ -51,6 +63,11 @@ impl Abandoned {
     /// Takes the command back now; false when it is being written.
     pub fn cancel(&self) -> bool {
         self.0.cancel()
+    }
+
+    /// The caller is told that the outcome is unknown.
+    pub fn keep(&self) {
+        self.0.keep();
     }
 }
 

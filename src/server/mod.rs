@@ -33,7 +33,7 @@ use crate::store::SharedStore;
 const DRAIN: Duration = Duration::from_secs(15);
 /// Between two HTTP/2 pings to a silent client, and how long he may take to
 /// answer before he is taken for dead.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
 
 /// What a server needs to know.
 #[derive(Clone, Debug)]
@@ -183,6 +183,7 @@ async fn serve(work: Work, listener: TcpListener, stopped: oneshot::Receiver<()>
     info!("draining");
     drop(watching);
     reporter.not_serving().await;
+    engine.let_go();
     let _ = drain.send(());
     let farewell = tokio::spawn(reporter.end_watches());
     if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {

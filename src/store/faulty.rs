@@ -13,9 +13,9 @@ use futures_util::stream;
 use tokio::sync::broadcast;
 
 use super::{
-    ChangeSet, Changed, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter,
-    Retention, SharedStore, Store, StoreError, SubjectFilter, TestClock, TrailFilter, TrailPlace,
-    Versioned, Visitor, WriteError,
+    ChangeSet, Changed, CounterFeed, CounterFilter, CounterPlace, Feed, Kept, Loaded,
+    ReservationFilter, Retention, SharedStore, Store, StoreError, SubjectFilter, TestClock,
+    TrailFilter, TrailPlace, Versioned, Visitor, WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::{Event, RefusalRecord};
@@ -290,6 +290,10 @@ impl Store for FaultyStore {
             Some((changed, announced))
         });
         stream::select(self.inner.changes(), announced).boxed()
+    }
+
+    fn counter_changes(&self) -> CounterFeed {
+        self.inner.counter_changes()
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

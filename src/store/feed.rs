@@ -20,8 +20,23 @@ pub enum Changed {
 /// things quicker, and nothing may rest on it.
 pub type Feed = BoxStream<'static, Changed>;
 
+/// What is told of counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CounterChanged {
+    /// Somebody wrote this one, named by its
+    /// [`text`](crate::domain::counter::CounterId::text).
+    One(String),
+    /// The feed has begun, or was interrupted: any may have been written
+    /// before.
+    Any,
+}
+
+/// Changes of counters as they happen; like [`Feed`] it never ends, may tell
+/// one twice, and promises nothing.
+pub type CounterFeed = BoxStream<'static, CounterChanged>;
+
 /// The feed of a store that nobody but this process writes to, which knows of
 /// its own changes.
-pub(super) fn silent() -> Feed {
+pub(super) fn silent<T: Send + 'static>() -> BoxStream<'static, T> {
     stream::pending().boxed()
 }

@@ -25,14 +25,14 @@ pub(super) struct Lists {
     /// When those expire that are not settled, as the counters' lists have it.
     open: HashMap<Arc<str>, Time>,
     /// Counters of each limit and generation, by the end of their window.
-    counters: HashMap<Arc<str>, BTreeSet<Ending>>,
+    counters: HashMap<Arc<str>, Ending>,
     /// The ends of billing periods, as those lists have them: they may be
     /// corrected.
     billed: HashMap<Arc<str>, Time>,
 }
 
-/// A counter by when its window ends, then by its text.
-type Ending = (Option<Time>, Arc<str>);
+/// Counters by the end of their window, then by text.
+type Ending = BTreeSet<(Option<Time>, Arc<str>)>;
 
 /// Reservations by when they were created, then by key.
 type Created = Vec<(Time, Arc<str>)>;

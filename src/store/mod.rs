@@ -23,7 +23,7 @@ pub use changes::{
     Binding, Change, ChangeSet, Extent, Loaded, Removal, StoreError, Unbinding, Versioned,
     WriteError,
 };
-pub use feed::{Changed, Feed};
+pub use feed::{Changed, CounterChanged, CounterFeed, Feed};
 pub use filter::{CounterFilter, CounterPlace, ReservationFilter, SubjectFilter, Windows};
 pub use test_clock::TestClock;
 pub use trail::{Kept, TrailFilter, TrailPlace};
@@ -259,6 +259,13 @@ pub trait Store: Send + Sync + 'static {
     /// Follows the changes of policies and subjects, whoever makes them. Silent
     /// where only this process writes.
     fn changes(&self) -> Feed {
+        feed::silent()
+    }
+
+    /// Follows the changes of counters, whoever makes them. Silent where only
+    /// this process writes. A busy store has many: followed only while
+    /// somebody wants to know.
+    fn counter_changes(&self) -> CounterFeed {
         feed::silent()
     }
 

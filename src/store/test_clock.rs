@@ -13,9 +13,9 @@ use thiserror::Error;
 use tracing::warn;
 
 use super::{
-    ChangeSet, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter, Retention,
-    SharedStore, Store, StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned, Visitor,
-    WriteError,
+    ChangeSet, CounterFeed, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter,
+    Retention, SharedStore, Store, StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned,
+    Visitor, WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::{Event, RefusalRecord};
@@ -357,6 +357,10 @@ impl Store for UnderTestClock {
 
     fn changes(&self) -> Feed {
         self.store.changes()
+    }
+
+    fn counter_changes(&self) -> CounterFeed {
+        self.store.counter_changes()
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

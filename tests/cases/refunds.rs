@@ -326,7 +326,7 @@ async fn b83_amounts(world: &mut World) {
     client.refund("c", &"x".repeat(257)).send().await.invalid(&["refund_id"]);
     client.refund("c", "f").because("\n").send().await.invalid(&["reason"]);
     let mut both = client.refund("c", "f");
-    both.request.resource = "post/1".to_owned();
+    "post/1".clone_into(&mut both.request.resource);
     both.send().await.invalid(&["resource"]);
     client.refund("", "f").send().await.invalid(&["reservation_id"]);
     assert_eq!(client.stands("cap").await, (3, 0, 7));

@@ -113,7 +113,7 @@ async fn b88_what_is_not_served_says_so(world: &mut World) {
 async fn b88_fields_of_later_versions_are_refused(world: &mut World) {
     let client = world.cap(5).await;
     let mut call = client.take("r", 1);
-    for seconds in [-1, 1, 86_401] {
+    for seconds in [-1, 86_401] {
         call.request.wait = Some(prost_types::Duration { seconds, nanos: 0 });
         call.clone().send().await.invalid(&["wait"]);
     }

@@ -69,6 +69,8 @@ async fn b89_every_step_of_every_kind(world: &mut World) {
     world.pass(Span::from_millis(1200)).await;
     client.take("used", 2).send().await.unwrap();
     client.commit_some("used", &[1]).await.unwrap();
+    client.take("back", 2).committed().await.unwrap();
+    client.refund("back", "first").amounts(&[1]).because("broken").send().await.unwrap();
     client.take("gone", 4).send().await.unwrap();
     client.settle("gone").release_with("no longer wanted", false).await.unwrap();
     client.take("at once", 1).at_once().send().await.unwrap();
@@ -93,6 +95,11 @@ async fn b89_every_step_of_every_kind(world: &mut World) {
     assert_eq!(deltas(&used[0]), BTreeMap::from([("all", (1, -2)), ("each", (1, -2))]));
     assert_eq!(used[0].details["amounts"], "units=1");
     assert_eq!((used[0].principal.as_str(), used[0].subject.as_str()), ("anonymous", "user/s"));
+    let back = client.events(&of(&client, "back")).await;
+    let steps = [("refunded", "back"), ("committed", "back"), ("reserved", "back")];
+    assert_eq!(told(&back), steps);
+    assert_eq!(deltas(&back[0]), BTreeMap::from([("all", (-1, 0)), ("each", (-1, 0))]));
+    assert_eq!((&*back[0].reason, &*back[0].details["refund_id"]), ("broken", "first"));
     let gone = client.events(&of(&client, "gone")).await;
     assert_eq!((gone[0].kind.as_str(), gone[0].reason.as_str()), ("released", "no longer wanted"));
     let at_once = client.events(&of(&client, "at once")).await;
@@ -104,7 +111,7 @@ async fn b89_every_step_of_every_kind(world: &mut World) {
     assert_eq!((denied.reason.as_str(), denied.subject.as_str()), ("QUOTA_EXCEEDED", "user/s"));
     let stood: Vec<_> =
         denied.limits.iter().map(|l| (l.limit.as_str(), l.used, l.held, l.requested)).collect();
-    assert_eq!(stood, [("each", 2, 0, 40), ("all", 2, 0, 40)]);
+    assert_eq!(stood, [("each", 3, 0, 40), ("all", 3, 0, 40)]);
     assert_eq!(
         (denied.details["call"].as_str(), &*denied.details["items"]),
         ("reserve", "units=40")
@@ -117,7 +124,7 @@ async fn b89_every_step_of_every_kind(world: &mut World) {
     let all = client.events(&client.all_events()).await;
     let rest: Vec<_> = all.iter().filter(|event| event.kind != "policy applied").collect();
     assert_eq!(of_subject.iter().collect::<Vec<_>>(), rest);
-    assert_eq!(all.len(), 2 + 1 + 4 * 2 + 1);
+    assert_eq!(all.len(), 2 + 1 + 4 * 2 + 3 + 1);
     assert!(all.is_sorted_by(|one, next| time(one) >= time(next)), "newest first");
     for limit in ["each", "all"] {
         let moved = of_subject.iter().filter_map(|event| deltas(event).get(limit).copied());
@@ -162,21 +169,27 @@ async fn b89_every_refusal_has_its_reason(world: &mut World) {
     client.release("used").await.refused(Reason::AlreadyCommitted);
     client.commit_some("held", &[7]).await.refused(Reason::AmountExceedsHold);
     client.commit("never made").await.refused(Reason::ReservationNotFound);
+    client.extend("gone", Span::from_secs(60)).await.refused(Reason::AlreadyReleased);
+    client.refund("held", "r").send().await.refused(Reason::NotCommitted);
+    client.refund_of("post/1", "r").send().await.refused(Reason::ReservationNotFound);
     // Not by the rules, so not in the trail.
     client.take("invalid", -1).send().await.refused(Reason::InvalidField);
     client.reserve("lacks").item("units", 1).send().await.refused(Reason::InvalidField);
 
-    let found = refusals(&client, 10).await;
+    let found = refusals(&client, 13).await;
     let mut reasons: Vec<(&str, &str, &str)> = found
         .iter()
         .map(|e| (e.reservation_id.as_str(), e.details["call"].as_str(), e.reason.as_str()))
         .collect();
     reasons.sort_unstable();
     let expected = [
+        ("", "refund", "RESERVATION_NOT_FOUND"),
         ("free", "reserve", "NO_LIMIT_APPLIES"),
         ("frozen", "reserve", "SUBJECT_FROZEN"),
         ("gone", "commit", "ALREADY_RELEASED"),
+        ("gone", "extend", "ALREADY_RELEASED"),
         ("held", "commit", "AMOUNT_EXCEEDS_HOLD"),
+        ("held", "refund", "NOT_COMMITTED"),
         ("never made", "commit", "RESERVATION_NOT_FOUND"),
         ("unbilled", "reserve", "PERIOD_UNAVAILABLE"),
         ("unknown", "reserve", "METRIC_NOT_FOUND"),

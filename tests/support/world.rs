@@ -10,6 +10,8 @@ mod calls;
 mod leases;
 #[path = "world/lists.rs"]
 mod lists;
+#[path = "world/operators.rs"]
+mod operators;
 #[path = "world/paused.rs"]
 mod paused;
 #[path = "world/promises.rs"]
@@ -233,6 +235,19 @@ impl World {
         Client::new(self.namespace.clone(), channel, self.log.clone())
     }
 
+    /// Where the server of that number listens.
+    pub fn address(&self, server: usize) -> SocketAddr {
+        self.servers[server].server.address
+    }
+
+    /// A client with a connection of its own, to a server or what stands before
+    /// it.
+    pub async fn client_at(&self, address: SocketAddr) -> Client {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+        let channel = endpoint.connect().await.expect("a connection");
+        Client::new(self.namespace.clone(), channel, self.log.clone())
+    }
+
     /// An id that nobody has used.
     pub fn fresh(&self) -> String {
         format!("id-{}", self.ids.fetch_add(1, Ordering::Relaxed))
@@ -247,6 +262,11 @@ impl World {
     /// where it is a transaction or reaches the disk.
     pub fn rounds(&self, full: usize, fewer: usize) -> usize {
         if matches!(self.home, Home::Process(_)) { full } else { fewer }
+    }
+
+    /// The first server's store.
+    pub fn store(&self) -> &SharedStore {
+        &self.servers[0].store
     }
 
     /// The store's time.

@@ -64,7 +64,7 @@ pub fn limit(status: &LimitStatus) -> v1::LimitStatus {
         exceeded: status.exceeded,
         enforced: status.enforced,
         retry_time: status.retry_time.map(timestamp),
-        waiting: 0,
+        waiting: i32::try_from(status.waiting).unwrap_or(i32::MAX),
     }
 }
 

@@ -50,29 +50,25 @@ impl Faults {
     }
 }
 
-/// A Reserve.
+/// A Reserve, and how long it may wait for room.
 ///
 /// # Errors
 ///
 /// Every fault of the request.
-pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, Refusal> {
+pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<(Reserve, Span), Refusal> {
     let mut faults = Faults::default();
     faults.name("namespace", &request.namespace);
     faults.name("reservation_id", &request.reservation_id);
     let items = items(request.items, request.dimensions, &mut faults);
     let ttl = ttl(request.ttl, &mut faults);
-    if let Some(wait) = request.wait {
-        match faults.keep(times::span("wait", wait, Span::ZERO, MAX_WAIT)) {
-            Some(wait) if wait > Span::ZERO => {
-                faults.add("wait", "waiting is not served by this version; leave it out or send 0");
-            }
-            _ => {}
-        }
-    }
+    let wait = request
+        .wait
+        .and_then(|wait| faults.keep(times::span("wait", wait, Span::ZERO, MAX_WAIT)))
+        .unwrap_or(Span::ZERO);
     resources(&request.resources, &mut faults);
     let labels = request.labels.into_iter().collect();
     check_map("labels", &labels, &mut faults.0);
-    faults.or(Reserve {
+    let reserve = Reserve {
         key: ReservationKey::new(&request.namespace, &request.reservation_id),
         request: Arc::new(Request {
             items,
@@ -83,7 +79,8 @@ pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<Reserve, 
             adjustment: false,
         }),
         principal: principal.to_owned(),
-    })
+    };
+    faults.or((reserve, wait))
 }
 
 /// A Commit.
@@ -233,6 +230,16 @@ pub fn usage(request: v1::GetUsageRequest) -> Result<UsageQuery, Refusal> {
     let include_holds = request.include_holds;
     let (namespace, metric) = (request.namespace, request.metric);
     faults.or(UsageQuery { namespace, metric, dimensions, at, include_holds })
+}
+
+/// A `WatchUsage`.
+///
+/// # Errors
+///
+/// Every fault of the request.
+pub fn watch(request: v1::WatchUsageRequest) -> Result<UsageQuery, Refusal> {
+    let v1::WatchUsageRequest { namespace, metric, dimensions } = request;
+    usage(v1::GetUsageRequest { namespace, metric, dimensions, ..v1::GetUsageRequest::default() })
 }
 
 fn items(

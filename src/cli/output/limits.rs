@@ -50,13 +50,17 @@ fn cells(limit: &v1::LimitStatus) -> Vec<Cell> {
         None => "-".to_owned(),
     };
     let available = limit.available.map_or_else(|| "-".to_owned(), |units| units.to_string());
+    let held = match limit.waiting {
+        0 => limit.held.to_string(),
+        waiting => format!("{}, {waiting} waiting", limit.held),
+    };
     vec![
         Cell::new(name),
         Cell::new(key(limit)),
         Cell::new(window(limit.window.as_ref())),
         Cell::new(max),
         Cell::new(limit.used),
-        Cell::new(limit.held),
+        Cell::new(held),
         Cell::new(available),
     ]
 }
@@ -114,6 +118,8 @@ mod tests {
         };
         let text = limits(&[free]).to_string();
         assert!(text.contains("lifetime") && text.contains("unlimited"), "{text}");
-        assert!(failing(&[limit]).to_string().contains("REQUESTED"));
+        let contended = v1::LimitStatus { waiting: 2, ..limit };
+        let text = failing(&[contended]).to_string();
+        assert!(text.contains("REQUESTED") && text.contains("1, 2 waiting"), "{text}");
     }
 }

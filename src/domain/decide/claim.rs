@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Rules;
 use crate::domain::counter::CounterId;
 use crate::domain::name::{Dimensions, SubjectKey};
 use crate::domain::policy::{Bound, Limit, MaxSpec, Policy, subject_name};
@@ -35,6 +36,14 @@ impl Claim<'_> {
         status.named(&self.counter, now)
     }
 
+    /// Instants after `now` at which the standing of the counter changes by
+    /// itself.
+    pub fn changes_at(&self, state: &State<'_>, now: Time) -> impl Iterator<Item = Time> {
+        let returned = state.counter(&self.counter).next_return(now);
+        let ends = [returned, self.counter.window.end(), self.bound_at(now).1];
+        ends.into_iter().flatten().filter(move |at| *at > now)
+    }
+
     /// Where the counter stands, and what the request would mean to it.
     ///
     /// # Errors
@@ -47,9 +56,30 @@ impl Claim<'_> {
         Ok(LimitStatus { requested, exceeded, retry_time, ..at_rest })
     }
 
+    /// Where the counter stands, and whether it refuses the request: for want of
+    /// room, or since others wait for the room that there is. When those are
+    /// served nobody can tell, so that no instant is promised.
+    ///
+    /// # Errors
+    ///
+    /// What tells when it could pass is not known yet.
+    pub fn verdict(
+        &self,
+        state: &mut State<'_>,
+        rules: &Rules<'_>,
+        now: Time,
+    ) -> Result<(LimitStatus, bool), Missing> {
+        let status = self.status(state, now)?;
+        if self.refuses(state, &status, now) {
+            return Ok((status, true));
+        }
+        let behind = self.enforced && rules.others_wait(&self.counter);
+        Ok((LimitStatus { exceeded: status.exceeded || behind, ..status }, behind))
+    }
+
     /// Whether this claim refuses the request: an observed limit never does,
     /// unless the sum could not be counted at all.
-    pub fn refuses(&self, state: &State<'_>, status: &LimitStatus, now: Time) -> bool {
+    fn refuses(&self, state: &State<'_>, status: &LimitStatus, now: Time) -> bool {
         status.exceeded
             && (self.enforced || state.counter(&self.counter).overflows(self.amount, now))
     }

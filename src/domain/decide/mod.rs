@@ -25,6 +25,7 @@ pub use read::{FindBy, Usage, check, reservation, usage};
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::counter::CounterId;
 use super::name::{Dimensions, ReservationKey};
 use super::policy::Policy;
 use super::refusal::Refusal;
@@ -189,6 +190,22 @@ pub struct Rules<'a> {
     pub clock: Time,
     /// How long settled reservations are kept.
     pub retention: Span,
+    /// Who waits for room already; `None` where nobody does.
+    pub line: Option<&'a dyn Line>,
+}
+
+impl Rules<'_> {
+    /// Whether somebody came earlier who waits for this counter: then its room
+    /// is his, and a Reserve that needs it is refused or waits behind him.
+    fn others_wait(&self, counter: &CounterId) -> bool {
+        self.line.is_some_and(|line| line.stands(counter))
+    }
+}
+
+/// Those who wait for room and came before the request that is decided.
+pub trait Line: std::fmt::Debug + Sync {
+    /// Whether one of them waits for this counter.
+    fn stands(&self, counter: &CounterId) -> bool;
 }
 
 /// What a caller is told.

@@ -21,6 +21,10 @@ pub struct Usage {
     refused: bool,
     /// The instant.
     pub now: Time,
+    /// The next instant at which something changes by itself: a hold runs out,
+    /// units leave a window, a window or an override ends. `None` where nothing
+    /// will.
+    pub changes_at: Option<Time>,
 }
 
 impl Usage {
@@ -48,11 +52,11 @@ pub fn check(
     let mut refused = false;
     let mut limits = Vec::with_capacity(assessed.claims.len());
     for claim in &assessed.claims {
-        let status = claim.status(state, now)?;
-        refused |= claim.refuses(state, &status, now);
+        let (status, refuses) = claim.verdict(state, rules, now)?;
+        refused |= refuses;
         limits.push(status);
     }
-    Ok(Usage { limits, refused, now })
+    Ok(Usage { limits, refused, now, changes_at: None })
 }
 
 /// Where the limits stand that apply to a metric and dimensions: in the
@@ -78,7 +82,9 @@ pub fn usage(
         .map_err(without_item_path)?;
     let now = assessed.now;
     let limits = assessed.claims.iter().map(|claim| claim.at_rest(state, now)).collect();
-    Ok(Usage { limits, refused: false, now })
+    let changes = assessed.claims.iter().flat_map(|claim| claim.changes_at(state, now));
+    let changes_at = changes.min();
+    Ok(Usage { limits, refused: false, now, changes_at })
 }
 
 /// A reservation, found by its id or by a resource bound to it, and the

@@ -33,14 +33,17 @@ pub(super) fn reserve(
     let (claims, now) = (assessed.claims, assessed.now);
     let mut failing = Vec::new();
     for claim in &claims {
-        let status = claim.status(state, now)?;
-        if claim.refuses(state, &status, now) {
+        let (status, refuses) = claim.verdict(state, rules, now)?;
+        if refuses {
             failing.push(status);
         }
     }
     if !failing.is_empty() {
         most_binding_first(&mut failing);
-        let retry_time = all_pass(&claims, state, now)?;
+        // Of an enforced limit alone: one that is observed refuses what could
+        // not be counted, which is none of its bound's business.
+        let known = failing.iter().all(|limit| limit.retry_time.is_some() || !limit.enforced);
+        let retry_time = if known { all_pass(&claims, state, now)? } else { None };
         return Err(Refusal::QuotaExceeded { limits: failing, retry_time, now }.into());
     }
     let bound_now = if request.commit { request.resources.as_slice() } else { &[] };

@@ -167,7 +167,7 @@ fn live(items: Vec<ItemRequest>, commit: bool, acts: Vec<(Act, i64)>) -> (Arc<Re
     for (command, after) in commands {
         now = now.plus(Span::from_millis(after));
         let retention = Span::from_days(30);
-        let rules = Rules { policy: Some(&policy), clock: now, retention };
+        let rules = Rules { policy: Some(&policy), clock: now, retention, line: None };
         // Many an act comes too late, or twice: then nothing is changed.
         if let Some(command) = command {
             let _ = decide(&mut state, &rules, &command);

@@ -11,7 +11,7 @@ use crate::store::{Change, ChangeSet, Extent};
 
 fn catalog() -> Catalog {
     let clock = Clock::Manual(ManualClock::at(crate::domain::time::Time::default()));
-    Catalog::new(Arc::new(MemoryStore::new(clock)))
+    Catalog::new(Arc::new(MemoryStore::new(clock)), Arc::default())
 }
 
 fn subject(plan: &str) -> Subject {
@@ -89,7 +89,7 @@ async fn what_was_written_here_is_in_force_at_once() {
 fn shared() -> (Arc<FaultyStore>, Arc<Catalog>, ManualClock) {
     let clock = ManualClock::at(Time::default());
     let store = FaultyStore::new(Arc::new(MemoryStore::new(Clock::Manual(clock.clone()))), 0, 0);
-    let catalog = Arc::new(Catalog::new(Arc::<FaultyStore>::clone(&store)));
+    let catalog = Arc::new(Catalog::new(Arc::<FaultyStore>::clone(&store), Arc::default()));
     (store, catalog, clock)
 }
 

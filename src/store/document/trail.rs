@@ -234,6 +234,7 @@ impl LimitDoc {
             exceeded: self.exceeded,
             enforced: self.enforced,
             retry_time: self.retry_time.map(time).transpose()?,
+            waiting: 0,
         })
     }
 }

@@ -31,8 +31,9 @@ use mongodb::{Client, Collection, Database};
 use thiserror::Error;
 
 use super::{
-    ChangeSet, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter, Retention,
-    Store, StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned, Visitor, WriteError,
+    ChangeSet, CounterFeed, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter,
+    Retention, Store, StoreError, SubjectFilter, TrailFilter, TrailPlace, Versioned, Visitor,
+    WriteError,
 };
 use crate::domain::counter::{Counter, CounterId};
 use crate::domain::event::{Event, RefusalRecord};
@@ -258,6 +259,10 @@ impl Store for MongoStore {
 
     fn changes(&self) -> Feed {
         feed::follow(self.collections.database.clone())
+    }
+
+    fn counter_changes(&self) -> CounterFeed {
+        feed::follow_counters(self.collections.counters.clone())
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use quota_authority::domain::time::Span;
 use tonic::transport::Channel;
@@ -138,6 +139,19 @@ impl Client {
         standing(&limits, limit)
     }
 
+    /// How many wait for the first limit of user `s`.
+    pub async fn waiting(&self) -> i32 {
+        let limits = self.usage("units", &[("user", "s")]).await.expect("a usage");
+        limits[0].waiting
+    }
+
+    /// Waits until so many wait there.
+    pub async fn until_waiting(&self, count: i32) {
+        let waiting = async || (self.waiting().await == count).then_some(());
+        let what = format!("{count} to wait");
+        crate::support::eventually(Duration::from_secs(30), &what, waiting).await;
+    }
+
     /// Whether a Reserve of that would be admitted.
     pub async fn check(
         &self,
@@ -221,6 +235,19 @@ impl Reserve {
     pub fn ttl(mut self, ttl: Span) -> Self {
         self.request.ttl = Some(duration(ttl));
         self
+    }
+
+    /// Waits for room.
+    pub fn wait(mut self, wait: Span) -> Self {
+        self.request.wait = Some(duration(wait));
+        self
+    }
+
+    /// Sends it with this deadline.
+    pub async fn within(self, deadline: Duration) -> Result<v1::ReserveResponse, Refused> {
+        let mut request = tonic::Request::new(self.request);
+        request.set_timeout(deadline);
+        Ok(self.client.quota.clone().reserve(request).await?.into_inner())
     }
 
     /// Admit and commit in one step.

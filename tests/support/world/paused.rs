@@ -1,5 +1,5 @@
-//! A store that stops once, right after it has looked up reservations: so that
-//! what happens elsewhere in that moment can be arranged.
+//! A store that stops once, right after it has looked up reservations or has
+//! written: so that what happens elsewhere in that moment can be arranged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +14,9 @@ use quota_authority::domain::state::Keys;
 use quota_authority::domain::subject::Subject;
 use quota_authority::domain::time::Time;
 use quota_authority::store::{
-    ChangeSet, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter, Retention,
-    SharedStore, Store, StoreError, SubjectFilter, TestClock, TrailFilter, TrailPlace, Versioned,
-    Visitor, WriteError,
+    ChangeSet, CounterFeed, CounterFilter, CounterPlace, Feed, Kept, Loaded, ReservationFilter,
+    Retention, SharedStore, Store, StoreError, SubjectFilter, TestClock, TrailFilter, TrailPlace,
+    Versioned, Visitor, WriteError,
 };
 use tokio::sync::Notify;
 
@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 pub struct PausedStore {
     inner: SharedStore,
     armed: AtomicBool,
+    armed_for_write: AtomicBool,
     reached: Notify,
     released: Notify,
 }
@@ -31,12 +32,18 @@ pub struct PausedStore {
 impl PausedStore {
     pub fn new(inner: SharedStore) -> Arc<Self> {
         let (reached, released) = (Notify::new(), Notify::new());
-        Arc::new(Self { inner, armed: AtomicBool::new(false), reached, released })
+        let (armed, armed_for_write) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { inner, armed, armed_for_write, reached, released })
     }
 
     /// Stops at the next look at reservations.
     pub fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Stops after the next write.
+    pub fn arm_for_write(&self) {
+        self.armed_for_write.store(true, Ordering::SeqCst);
     }
 
     /// Waits until it has stopped.
@@ -78,7 +85,12 @@ impl Store for PausedStore {
     }
 
     async fn write(&self, changes: &ChangeSet) -> Result<(), WriteError> {
-        self.inner.write(changes).await
+        let written = self.inner.write(changes).await;
+        if self.armed_for_write.swap(false, Ordering::SeqCst) {
+            self.reached.notify_one();
+            self.released.notified().await;
+        }
+        written
     }
 
     async fn policy_head(&self, namespace: &str) -> Result<Option<i64>, StoreError> {
@@ -178,6 +190,10 @@ impl Store for PausedStore {
 
     fn changes(&self) -> Feed {
         self.inner.changes()
+    }
+
+    fn counter_changes(&self) -> CounterFeed {
+        self.inner.counter_changes()
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

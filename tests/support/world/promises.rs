@@ -99,9 +99,10 @@ fn has_a_trail(reservation: &Reservation) {
         Settled::Committed { .. } => Some(HistoryEvent::Committed),
         Settled::Released { .. } => Some(HistoryEvent::Released),
     };
-    let expected: Vec<_> = match adjusted {
-        true => vec![HistoryEvent::Adjusted],
-        false => made.into_iter().chain(settled).collect(),
+    let expected: Vec<_> = if adjusted {
+        vec![HistoryEvent::Adjusted]
+    } else {
+        made.into_iter().chain(settled).collect()
     };
     // Renewals come before it is settled, refunds after, as often as they like.
     events.dedup();
