@@ -56,6 +56,8 @@
 //! | a request's bounds | `api/convert/request.rs` |
 //! | how listings are paged | `api/convert/page.rs` |
 //! | what the trail tells | `domain/trail.rs`, `engine/trail/` |
+//! | how counters are recounted and mended | `domain/recount.rs`, `engine/audit/` |
+//! | what exists against what is committed | `engine/reconcile.rs` |
 //! | an error's name or text | `api/catalogue.rs` |
 //! | how batches form | `engine/queue.rs`, `engine/batch.rs` |
 //! | who waits, and what wakes him | `engine/wait/`, `engine/pulse.rs` |

@@ -7,6 +7,8 @@ mod support;
 mod admin;
 #[path = "cli/events.rs"]
 mod events;
+#[path = "cli/life.rs"]
+mod life;
 
 use std::fs;
 use std::io::Write as _;

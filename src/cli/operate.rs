@@ -238,16 +238,27 @@ pub(super) async fn reconcile(args: Reconcile) -> Result<u8, Failure> {
     let server = args.connect.connect().await?;
     let bar = progress();
     let (pieces, sent) = mpsc::channel(4);
+    // Kept to the end: the stream must not seem to be over where the list could
+    // only be read in part, or all that is not in that part would be refunded.
+    let open = pieces.clone();
+    let refund = args.refund_leaked;
     let reading = tokio::task::spawn_blocking({
         let bar = bar.clone();
         move || read(&args.live, first, &pieces, &bar)
     });
-    let found = compare(&server, sent, out).await;
-    let read = reading.await.map_err(|error| Failure::Other(error.into()))?;
+    let read = async {
+        let count = reading.await.map_err(|error| Failure::Other(error.into()))?;
+        let count = count.map_err(Failure::Other)?;
+        if count == 0 && refund {
+            let message = "the list is empty: it would refund everything; is it the right one?";
+            return Err(Failure::Other(anyhow::anyhow!(message)));
+        }
+        drop(open);
+        Ok(())
+    };
+    let compared = async { tokio::try_join!(compare(&server, sent, out), read) }.await;
     bar.finish_and_clear();
-    // Where the list could not be read, what was found of it says nothing.
-    read.map_err(Failure::Other)?;
-    let found = found?;
+    let (found, ()) = compared?;
     let mut rows = table(Stream::Stdout, ["RESOURCE", "IS", "RESERVATION", "MENDED"], 4);
     for one in &found {
         let mended = if one.mended { "yes" } else { "no" }.to_owned();
@@ -286,13 +297,13 @@ async fn compare(
 }
 
 /// Reads names line by line and sends them in pieces; stops where nobody takes
-/// them any more.
+/// them any more. Gives how many lines there were.
 fn read(
     live: &std::path::Path,
     first: v1::ReconcileRequest,
     pieces: &mpsc::Sender<v1::ReconcileRequest>,
     bar: &ProgressBar,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<usize> {
     use std::io::BufRead as _;
     let mut lines: Box<dyn Iterator<Item = std::io::Result<String>>> = if live.as_os_str() == "-" {
         Box::new(std::io::stdin().lines())
@@ -311,7 +322,7 @@ fn read(
         bar.tick();
         piece.resources = names.into_iter().filter(|name| !name.is_empty()).collect();
         if pieces.blocking_send(piece).is_err() || last {
-            return Ok(());
+            return Ok(count);
         }
         piece = v1::ReconcileRequest::default();
     }

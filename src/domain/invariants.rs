@@ -62,7 +62,8 @@ fn counter_breaches(counter: &Counter, sums: &Recount, now: Time) -> Vec<Breach>
         found.push(Breach { promise, counter: Arc::clone(&counter.id), message });
     };
     let live: BTreeMap<Time, i64> = counter.live(now).collect();
-    let (used, expected) = (counter.used(now), sums.used(&counter.id.window, now));
+    let (used, expected) =
+        (counter.used(now), sums.used_beside(Some(counter), &counter.id.window, now));
     let total = used.saturating_add(counter.held(now));
     if let Some(ceiling) = sums.ceiling()
         && total > ceiling

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use super::counter::{Bucket, Counter, CounterId, Used};
-use super::reservation::{Charge, HistoryEvent, OVERDRAWN, Reservation, ReservationState, Settled};
+use super::reservation::{
+    Charge, HistoryEntry, HistoryEvent, OVERDRAWN, Reservation, ReservationState, Settled,
+};
 use super::time::{Span, Time};
 use super::window::Window;
 
@@ -87,17 +89,19 @@ impl Recount {
             let held = self.holds.entry(reservation.expire_time).or_default();
             *held = held.saturating_add(reservation.held_by(charge));
         }
-        self.add_use(charge, reservation);
+        self.add_use(charge, reservation, now);
         // An operator's correction and an overdrawn commit may go beyond it.
         let adjusted = reservation.request.as_ref().is_some_and(|request| request.adjustment);
-        if adjusted || reservation.history.iter().any(|step| step.reason == OVERDRAWN) {
+        let overdrawn =
+            |step: &HistoryEntry| step.event == HistoryEvent::Committed && step.reason == OVERDRAWN;
+        if adjusted || reservation.history.iter().any(overdrawn) {
             self.ceiling = Some(i64::MAX);
         } else if charge.enforced {
             self.ceiling = self.ceiling.max(Some(charge.bound.ceiling()));
         }
     }
 
-    fn add_use(&mut self, charge: &Charge, reservation: &Reservation) {
+    fn add_use(&mut self, charge: &Charge, reservation: &Reservation, now: Time) {
         let units = reservation.used_by(charge);
         self.used = self.used.saturating_add(units);
         let (Window::Rolling(rolling), Settled::Committed { at, .. }) =
@@ -105,13 +109,17 @@ impl Recount {
         else {
             return;
         };
-        for (start, units) in &charge.taken {
+        // Of what has left the window nothing is kept, or there would be no end
+        // of buckets.
+        let left = |start: Time| start.plus(rolling.bucket).plus(rolling.length) <= now;
+        for (start, units) in charge.taken.iter().filter(|(start, _)| !left(*start)) {
             let bucket = self.recent.entry(*start).or_default();
             bucket.units = bucket.units.saturating_sub(*units);
         }
         // What was refunded since still says when the others of its bucket go.
-        if charge.taken.is_empty() {
-            let bucket = self.recent.entry(rolling.bucket_of(*at)).or_default();
+        let start = rolling.bucket_of(*at);
+        if charge.taken.is_empty() && !left(start) {
+            let bucket = self.recent.entry(start).or_default();
             bucket.units = bucket.units.saturating_add(units);
             bucket.last = bucket.last.max(*at);
         }
@@ -119,9 +127,24 @@ impl Recount {
 
     /// Units used at `now` in that window.
     pub fn used(&self, window: &Window, now: Time) -> i64 {
+        self.used_beside(None, window, now)
+    }
+
+    /// The same where units return when the last of their bucket does that the
+    /// stored counter knows of: it may have been undone since, and left no trace
+    /// among the reservations.
+    pub(super) fn used_beside(&self, stored: Option<&Counter>, window: &Window, now: Time) -> i64 {
         let Window::Rolling(rolling) = window else { return self.used };
-        let live = self.recent.values().filter(|bucket| bucket.last.plus(rolling.length) > now);
-        live.fold(0, |sum, bucket| sum.saturating_add(bucket.units))
+        let known = match stored.map(|counter| &counter.used) {
+            Some(Used::Recent(buckets)) => Some(buckets),
+            _ => None,
+        };
+        let last = |(start, bucket): (&Time, &Bucket)| {
+            let known = known.and_then(|buckets| buckets.get(start));
+            known.map_or(bucket.last, |known| known.last.max(bucket.last))
+        };
+        let live = self.recent.iter().filter(|row| last((row.0, row.1)).plus(rolling.length) > now);
+        live.fold(0, |sum, (_, bucket)| sum.saturating_add(bucket.units))
     }
 
     /// Units held at `now`, by when they lapse.
@@ -147,7 +170,7 @@ impl Recount {
         id: &CounterId,
         now: Time,
     ) -> Vec<Difference> {
-        let expected = self.used(&id.window, now);
+        let expected = self.used_beside(stored, &id.window, now);
         let live = self.live(now);
         let holds = live.values().fold(0_i64, |sum, units| sum.saturating_add(*units));
         let Some(counter) = stored else {

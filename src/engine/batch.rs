@@ -228,7 +228,7 @@ impl Batcher {
     }
 
     async fn attempt(&mut self, mut batch: Vec<Pending>, afresh: bool) -> Attempt {
-        batch.retain(|pending| !pending.ticket.cancelled());
+        batch.retain(|pending| !pending.gone() && !(pending.own && pending.ticket.kept()));
         if batch.is_empty() {
             return Attempt::Done;
         }
@@ -378,7 +378,7 @@ impl Batcher {
                 }
                 // An earlier attempt may have taken effect where a read cannot
                 // see it yet; a refusal would be final, and perhaps wrong.
-                Err(_) if pending.attempted => self.unsure(pending),
+                Err(_) if pending.attempted && !pending.own => self.unsure(pending),
                 Err(refusal) => {
                     let over = pending.wait.as_ref().filter(|wait| wait.over);
                     let mut refusal = match over {
@@ -395,6 +395,9 @@ impl Batcher {
     fn keep_waiting(&mut self, pending: Pending, refusal: &Refusal) {
         if self.pulse.closing() {
             return pending.answer(Err(going()));
+        }
+        if pending.gone() {
+            return;
         }
         if let Some(pending) = self.room.take_in(pending, refusal) {
             pending.answer(Err(Error::Overloaded));

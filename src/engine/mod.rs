@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -54,6 +54,10 @@ use wait::{Leaving, Lines, Wait};
 /// How much longer than it asked to a Reserve may take when its wait is over,
 /// before the store must be the trouble.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
+
+/// How many audits, repairs and comparisons go on at once: each keeps thousands of
+/// records or millions of digests in memory.
+const THOROUGH: usize = 8;
 
 /// Bounds of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +140,8 @@ pub struct Engine {
     /// How many watch.
     watchers: Arc<AtomicUsize>,
     doors: admin::Doors,
+    /// Work that goes through everything, of which only so much goes on at once.
+    thorough: Arc<Semaphore>,
     recorder: Recorder,
     /// Keep the catalog up to date, by asking again and again and by being
     /// told; and tell those who wait of what is done elsewhere.
@@ -174,6 +180,7 @@ impl Engine {
             tokio::spawn(Arc::clone(&catalog).follow_changes()),
             tokio::spawn(Arc::clone(&pulse).follow(Arc::clone(&store))),
         ];
+        let thorough = Arc::new(Semaphore::new(THOROUGH));
         let doors = admin::Doors::new();
         let watchers = Arc::default();
         let engine = Self {
@@ -186,6 +193,7 @@ impl Engine {
             lines,
             watchers,
             doors,
+            thorough,
             recorder,
             followers,
         };

@@ -247,7 +247,11 @@ impl<'c> Working<'c> {
         }
         let binding = |(resource, owner): (ResourceKey, Option<ReservationKey>)| {
             let owner = owner?;
-            let purge_at = purge.get(&owner).copied().flatten();
+            let purge_at = match resource.refund_id() {
+                None => purge.get(&owner).copied().flatten(),
+                // Nobody sends a lost call again after as long as that.
+                Some(_) => Some(now.plus(retention)),
+            };
             Some(Binding { resource, owner, purge_at })
         };
         let unbinding = |(resource, owner)| Unbinding { resource, owner };

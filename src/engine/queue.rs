@@ -68,6 +68,14 @@ impl Pending {
         Self { own: true, ..Self::new(command, ticket, oneshot::channel().0) }
     }
 
+    /// Whether its caller has gone, and nothing was begun for him. He may have
+    /// gone while it was being written, which could not be taken back then, and
+    /// came to nothing.
+    pub fn gone(&self) -> bool {
+        let unheard = !self.own && !self.attempted && self.answer.is_closed();
+        self.ticket.cancelled() || unheard
+    }
+
     /// Answers the caller; one who has gone does not mind.
     pub fn answer(self, outcome: Result<Answer, Error>) {
         let _ = self.answer.send(Delivery::plain(outcome));

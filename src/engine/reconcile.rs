@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
 use super::{Engine, Error};
@@ -76,6 +77,8 @@ pub struct Reconciliation {
     planned: HashSet<String>,
     /// The last reservation that was looked at for what is leaked.
     place: Option<(Time, ReservationKey)>,
+    /// One of the few that may go on at once.
+    _turn: OwnedSemaphorePermit,
 }
 
 impl Engine {
@@ -88,6 +91,8 @@ impl Engine {
         self: Arc<Self>,
         mut query: ReconcileQuery,
     ) -> Result<Reconciliation, Error> {
+        let turn = Arc::clone(&self.thorough).try_acquire_owned();
+        let turn = turn.map_err(|_| Error::Overloaded)?;
         self.store.tick().await?;
         let policy = self.catalog.policy(&query.namespace).await?;
         let namespace = || query.namespace.clone();
@@ -115,6 +120,7 @@ impl Engine {
             live: HashSet::new(),
             planned: HashSet::new(),
             place: None,
+            _turn: turn,
             query,
             policy: Arc::clone(&policy),
         };
@@ -298,14 +304,11 @@ impl Reconciliation {
         let prefix = format!("{series}/");
         let (mut after, mut found) = (prefix.clone(), Vec::new());
         loop {
-            let page = self.engine.store.counters_after(Some(&after), PAGE).await?;
-            let ours = page.iter().take_while(|counter| counter.id.text.starts_with(&prefix));
-            let holding = ours.filter(|counter| counter.held(now) > 0);
+            let page = self.engine.counters_within(&prefix, &after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(found) };
+            after.clone_from(&last.id.text);
+            let holding = page.iter().filter(|counter| counter.held(now) > 0);
             found.extend(holding.map(|counter| Arc::clone(&counter.id)));
-            match page.last() {
-                Some(last) if last.id.text.starts_with(&prefix) => after.clone_from(&last.id.text),
-                _ => return Ok(found),
-            }
         }
     }
 

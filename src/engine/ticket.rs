@@ -38,6 +38,12 @@ impl Ticket {
         let _ = self.0.compare_exchange(WRITING, KEPT, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// What it would take back is somebody's now: it is not to be tried again,
+    /// whatever came of it so far.
+    pub fn leave(&self) {
+        self.0.store(KEPT, Ordering::Release);
+    }
+
     /// Whether the caller was told to ask.
     pub fn kept(&self) -> bool {
         self.0.load(Ordering::Acquire) == KEPT

@@ -57,8 +57,9 @@ pub(super) fn refund(
     });
     if changed.left().iter().all(|left| *left == 0) {
         set_free(state, &changed, resources);
+        // Until then it is kept as long as its resources are.
+        changed.purge_at = kept_until(&changed, now, rules.retention);
     }
-    changed.purge_at = kept_until(&changed, now, rules.retention);
     if let Some(trace) = trace {
         state.bind(trace, key);
     }

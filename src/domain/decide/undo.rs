@@ -17,7 +17,8 @@ pub(super) fn undo(
     let tokens = reservation.charges.iter().map(|charge| charge.token);
     let at_once = reservation.request.as_ref().is_some_and(|request| request.commit);
     let untouched = match reservation.state(now) {
-        ReservationState::Held => true,
+        // Whoever renewed it knows of it.
+        ReservationState::Held => reservation.history.len() == 1,
         ReservationState::Committed => at_once && reservation.refunds().next().is_none(),
         ReservationState::Released | ReservationState::Expired => false,
     };

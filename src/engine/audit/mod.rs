@@ -90,6 +90,10 @@ impl Engine {
         steps: mpsc::Sender<Result<AuditStep, Error>>,
     ) {
         let told = steps.clone();
+        let Ok(_turn) = Arc::clone(&self.thorough).try_acquire_owned() else {
+            let _ = told.send(Err(Error::Overloaded)).await;
+            return;
+        };
         let mut auditor = Auditor {
             engine: self,
             query,
@@ -150,32 +154,27 @@ impl Auditor {
         let mut after = prefix.clone();
         let mut size = TOGETHER;
         loop {
-            let page = match self.engine.store.counters_after(Some(&after), size).await {
+            let page = match self.engine.counters_within(&prefix, &after, size).await {
                 // It is told, and those around it are read one by one.
                 Err(StoreError::Damaged { .. }) if size > 1 => {
                     size = 1;
                     continue;
                 }
-                Err(StoreError::Damaged { key, message }) if key.starts_with(&prefix) => {
+                Err(StoreError::Damaged { key, message }) => {
                     self.damaged(&key, &message).await?;
                     (after, size) = (key, TOGETHER);
                     continue;
                 }
                 page => page?,
             };
-            let last = page.last().map(|counter| counter.id.text.clone());
-            let ours = page.into_iter().filter(|counter| counter.id.text.starts_with(&prefix));
-            let now = self.engine.now();
-            let retention = self.engine.settings.retention;
+            let Some(last) = page.last() else { return Ok(()) };
+            after.clone_from(&last.id.text);
+            let (now, retention) = (self.engine.now(), self.engine.settings.retention);
             let told = |counter: &Counter| {
                 !passed_over(&counter.id.window, counter.first_end, retention, now)
             };
-            let ids: Vec<_> = ours.filter(told).map(|counter| counter.id).collect();
+            let ids: Vec<_> = page.into_iter().filter(told).map(|counter| counter.id).collect();
             self.check(&ids).await?;
-            match last {
-                Some(last) if last.starts_with(&prefix) => after = last,
-                _ => return Ok(()),
-            }
             self.tell_progress().await?;
         }
     }
@@ -253,13 +252,10 @@ impl Auditor {
         Ok(())
     }
 
-    /// A stored counter that cannot be read. Nothing mends it by itself: what
-    /// it was is for a person to find out.
+    /// A stored counter that cannot be read. Nothing mends it by itself, and a
+    /// repair says so too: what it was is for a person to find out.
     async fn damaged(&mut self, key: &str, message: &str) -> Result<(), Stop> {
         tracing::error!(%key, %message, "a counter is damaged");
-        if self.query.repair.is_some() {
-            return Ok(());
-        }
         let mut parts = split_key(key).into_iter().skip(1);
         let limit = parts.next().unwrap_or_default();
         let namespace = &self.query.namespace;
@@ -296,6 +292,9 @@ impl Auditor {
         if self.steps.is_closed() {
             return Err(Stop::Gone);
         }
+        if self.engine.pulse.closing() {
+            return Err(Error::Unavailable("the server is shutting down".to_owned()).into());
+        }
         if self.query.progress && self.told.elapsed() >= TELL {
             return self.tell(None).await;
         }
@@ -330,6 +329,32 @@ impl Ord for ByText {
 }
 
 impl Engine {
+    /// The next counters whose texts begin so, after that one; none at the end.
+    /// What cannot be read of others is no concern of theirs.
+    pub(super) async fn counters_within(
+        &self,
+        prefix: &str,
+        after: &str,
+        most: usize,
+    ) -> Result<Vec<Counter>, StoreError> {
+        let mut size = most;
+        loop {
+            match self.store.counters_after(Some(after), size).await {
+                Err(StoreError::Damaged { key, .. }) if !key.starts_with(prefix) => {
+                    if size == 1 {
+                        return Ok(Vec::new());
+                    }
+                    size /= 2;
+                }
+                page => {
+                    let mut page = page?;
+                    page.retain(|counter| counter.id.text.starts_with(prefix));
+                    return Ok(page);
+                }
+            }
+        }
+    }
+
     /// These counters and what is charged to them, as of one moment.
     async fn recount(&self, ids: &[Arc<CounterId>]) -> Result<Vec<Recounted>, StoreError> {
         if ids.is_empty() {

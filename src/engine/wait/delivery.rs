@@ -3,7 +3,8 @@
 //! Whoever waits may be gone by the time he is served: his connection broke, or
 //! he gave up. A grant that reaches nobody is undone, so that it holds up no
 //! other until it expires, and its id is free again. Unless somebody else was
-//! told of the reservation meanwhile, by the same id sent again: then it is his.
+//! told of the reservation meanwhile, by the same id sent again to this server:
+//! then it is his.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -95,7 +96,7 @@ impl Grants {
             return;
         }
         if let Some(undo) = self.undos.remove(key).and_then(|undo| undo.upgrade()) {
-            undo.cancel();
+            undo.leave();
         }
     }
 }

@@ -118,6 +118,7 @@ impl Room {
     /// Gives back one that never stood here.
     pub fn put_back(&mut self, pending: Pending) -> Option<Pending> {
         match &pending.wait {
+            Some(wait) if wait.has_a_place() && pending.gone() => None,
             Some(wait) if wait.has_a_place() => {
                 let number = wait.number();
                 self.put(number, pending);
@@ -255,8 +256,7 @@ impl Room {
     }
 
     fn drop_those_who_have_gone(&mut self) {
-        let gone =
-            |(number, pending): (&u64, &Pending)| pending.ticket.cancelled().then_some(*number);
+        let gone = |(number, pending): (&u64, &Pending)| pending.gone().then_some(*number);
         let gone: Vec<u64> = self.waiters.iter().filter_map(gone).collect();
         for number in gone {
             drop(self.take(number));

@@ -122,6 +122,20 @@ impl CounterDoc {
     ///
     /// The document is damaged.
     pub fn record(self) -> Result<Versioned<Counter>, StoreError> {
+        let row = self.record_as_it_is()?;
+        if row.value.has_negative() {
+            return Err(damaged(&row.value.id.text, "it counts fewer than no units"));
+        }
+        Ok(row)
+    }
+
+    /// The record for those who only look, and for those who mend: also one that
+    /// counts fewer than no units, which nothing is decided by.
+    ///
+    /// # Errors
+    ///
+    /// The document is damaged otherwise.
+    pub fn record_as_it_is(self) -> Result<Versioned<Counter>, StoreError> {
         let key = self.id.clone();
         self.convert().map_err(|message| damaged(&key, message))
     }
@@ -151,9 +165,6 @@ impl CounterDoc {
         let as_of = time(self.as_of)?;
         let first_end = self.first_end.map(time).transpose()?;
         let value = Counter { id: Arc::new(id), used, holds, as_of, token: self.token, first_end };
-        if value.has_negative() {
-            return Err("it counts fewer than no units".to_owned());
-        }
         Ok(Versioned { version: self.version, value })
     }
 }

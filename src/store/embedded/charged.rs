@@ -64,7 +64,7 @@ fn read(
 ) -> Result<(), StoreError> {
     let mut found: HashMap<_, _> = counters.iter().map(|id| (Arc::clone(id), None)).collect();
     for (key, bytes) in snapshot.read(places)? {
-        let row = decode::<CounterDoc>(&key, &bytes)?.record()?;
+        let row = decode::<CounterDoc>(&key, &bytes)?.record_as_it_is()?;
         found.insert(Arc::clone(&row.value.id), Some(row));
     }
     let mut part = vec![Charged::Counters(found)];

@@ -1,6 +1,7 @@
 //! Listings: found in the index, read a part at a time.
 
 use super::file::File;
+use super::index::Index;
 use super::row::Kind;
 use std::sync::Arc;
 
@@ -67,21 +68,33 @@ pub(super) fn subjects_after(
     Ok(found)
 }
 
-/// The reservations of these keys, in this order.
+/// The reservations that a look at the index finds, in its order.
 pub(super) fn reservations(
     file: &File,
-    keys: &[Arc<str>],
+    look: impl FnOnce(&Index) -> Vec<Arc<str>>,
 ) -> Result<Vec<Arc<Reservation>>, StoreError> {
-    let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
-    let rows = file.read(Kind::Reservation, &keys)?;
+    let rows = found(file, Kind::Reservation, look)?;
     rows.iter()
         .map(|(key, bytes)| Ok(decode::<ReservationDoc>(key, bytes)?.record()?.value))
         .collect()
 }
 
-/// The counters of these keys, in this order.
-pub(super) fn counters(file: &File, keys: &[Arc<str>]) -> Result<Vec<Counter>, StoreError> {
-    let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
-    let rows = file.read(Kind::Counter, &keys)?;
+/// The counters that a look at the index finds, in its order.
+pub(super) fn counters(
+    file: &File,
+    look: impl FnOnce(&Index) -> Vec<Arc<str>>,
+) -> Result<Vec<Counter>, StoreError> {
+    let rows = found(file, Kind::Counter, look)?;
     rows.iter().map(|(key, bytes)| Ok(decode::<CounterDoc>(key, bytes)?.record()?.value)).collect()
+}
+
+/// Index and records are of one moment: a record that went in between would make
+/// the part look like the last.
+fn found(
+    file: &File,
+    kind: Kind,
+    look: impl FnOnce(&Index) -> Vec<Arc<str>>,
+) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+    let places = |index: &Index| index.places(kind, look(index).iter().map(AsRef::as_ref));
+    file.at_rest(places, |places, snapshot| snapshot.read(places))
 }

@@ -233,7 +233,7 @@ impl Store for EmbeddedStore {
         self.blocking(move |file| {
             let rows = file.page(Kind::Counter, after.as_deref(), limit)?;
             let record = |(key, bytes): &(String, Vec<u8>)| {
-                Ok(decode::<CounterDoc>(key, bytes)?.record()?.value)
+                Ok(decode::<CounterDoc>(key, bytes)?.record_as_it_is()?.value)
             };
             rows.iter().map(record).collect()
         })
@@ -281,8 +281,13 @@ impl Store for EmbeddedStore {
         before: Option<(Time, &ReservationKey)>,
         limit: usize,
     ) -> Result<Vec<Arc<Reservation>>, StoreError> {
-        let keys = self.file.index().lists.reservations_before(filter, before, limit);
-        self.blocking(move |file| list::reservations(file, &keys)).await
+        let filter = filter.clone();
+        let before = before.map(|(time, key)| (time, key.clone()));
+        let look = move |index: &Index| {
+            let before = before.as_ref().map(|(time, key)| (*time, key));
+            index.lists.reservations_before(&filter, before, limit)
+        };
+        self.blocking(move |file| list::reservations(file, look)).await
     }
 
     async fn counters_of(
@@ -291,8 +296,9 @@ impl Store for EmbeddedStore {
         after: Option<&CounterPlace>,
         limit: usize,
     ) -> Result<Vec<Counter>, StoreError> {
-        let keys = self.file.index().lists.counters_of(filter, after, limit);
-        self.blocking(move |file| list::counters(file, &keys)).await
+        let (filter, after) = (filter.clone(), after.cloned());
+        let look = move |index: &Index| index.lists.counters_of(&filter, after.as_ref(), limit);
+        self.blocking(move |file| list::counters(file, look)).await
     }
 
     async fn value(&self, name: &str) -> Result<Option<i64>, StoreError> {

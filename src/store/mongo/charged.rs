@@ -107,7 +107,7 @@ async fn attempt_once(
     let ids: Vec<&str> = counters.iter().map(|id| id.text.as_str()).collect();
     let query = doc! { "_id": { "$in": &ids } };
     let mut take = |document: &bson::RawDocument| {
-        let row: Versioned<Counter> = read::<CounterDoc>(document)?.record()?;
+        let row: Versioned<Counter> = read::<CounterDoc>(document)?.record_as_it_is()?;
         found.insert(Arc::clone(&row.value.id), Some(row));
         Ok(ControlFlow::Continue(()))
     };

@@ -144,7 +144,8 @@ pub(super) async fn counters_after(
     limit: usize,
 ) -> Result<Vec<Counter>, StoreError> {
     let documents = page(&collections.counters, key, limit).await?;
-    let record = |document: &RawDocumentBuf| Ok(read::<CounterDoc>(document)?.record()?.value);
+    let record =
+        |document: &RawDocumentBuf| Ok(read::<CounterDoc>(document)?.record_as_it_is()?.value);
     documents.iter().map(record).collect()
 }
 
