@@ -228,7 +228,7 @@ impl Batcher {
     }
 
     async fn attempt(&mut self, mut batch: Vec<Pending>, afresh: bool) -> Attempt {
-        batch.retain(|pending| !pending.gone() && !(pending.own && pending.ticket.kept()));
+        batch.retain(|pending| !pending.gone());
         if batch.is_empty() {
             return Attempt::Done;
         }

@@ -73,7 +73,12 @@ impl Pending {
     /// came to nothing.
     pub fn gone(&self) -> bool {
         let unheard = !self.own && !self.attempted && self.answer.is_closed();
-        self.ticket.cancelled() || unheard
+        self.taken_back() || unheard
+    }
+
+    /// Whether it is not to be done any more.
+    fn taken_back(&self) -> bool {
+        self.ticket.cancelled() || (self.own && self.ticket.kept())
     }
 
     /// Answers the caller; one who has gone does not mind.
@@ -269,7 +274,7 @@ impl Lanes {
             let share = if alone { most.min(MAX_ALONE) } else { 1 };
             let taken = lane.commands.len().min(share);
             self.waiting -= taken;
-            for pending in lane.commands.drain(..taken).filter(|p| !p.ticket.cancelled()) {
+            for pending in lane.commands.drain(..taken).filter(|p| !p.taken_back()) {
                 bytes += pending.bytes;
                 batch.push(pending);
             }
