@@ -119,6 +119,9 @@ enum Outcome {
     /// With these units left of it.
     Committed(Vec<i64>),
     Released,
+    /// Another had its resource. A commit that a server had begun before it
+    /// crashed may land even so, when the resource is free again.
+    Bound,
     /// It had expired before it could be settled.
     Lapsed,
 }
@@ -278,7 +281,7 @@ async fn settle(
         },
         // Late, and what it would take again is gone.
         Err(Refusal::ReservationExpired { .. } | Refusal::QuotaExceeded { .. }) => Outcome::Lapsed,
-        Err(Refusal::ResourceAlreadyBound { .. }) => Outcome::Held,
+        Err(Refusal::ResourceAlreadyBound { .. }) => Outcome::Bound,
         Err(other) => panic!("{other:?} to {command:?}"),
     }
 }
@@ -356,6 +359,7 @@ async fn run(seed: u64) {
             Outcome::Held | Outcome::Lapsed => {
                 matches!(state, Some(ReservationState::Held | ReservationState::Expired))
             }
+            Outcome::Bound => !matches!(state, None | Some(ReservationState::Released)),
             Outcome::Released => state == Some(ReservationState::Released),
             Outcome::Committed(amounts) => {
                 state == Some(ReservationState::Committed)
@@ -364,7 +368,10 @@ async fn run(seed: u64) {
         };
         assert!(holds, "seed {seed}: {key} was told to be {outcome:?}, and is {state:?}");
     }
+    // What a crashed engine had begun has landed by then, or never will.
+    tokio::time::sleep(Duration::from_secs(60)).await;
     check_resources(&cluster, seed).await;
+    check(&memory, seed).await;
 }
 
 /// Whatever is committed and not wholly refunded has its resources, and nobody
