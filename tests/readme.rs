@@ -1,9 +1,10 @@
 //! The tables of the README say what the program does: they are made here and
 //! compared. `UPDATE_README=1 cargo test --test readme` writes them anew.
 
+#[path = "support/readme.rs"]
+mod readme;
+
 use std::fmt::Write as _;
-use std::fs;
-use std::path::PathBuf;
 
 use quota_authority::api::policy_file;
 use quota_authority::domain::policy::{Applied, Policy, PolicyRevision};
@@ -107,22 +108,7 @@ fn windows() -> String {
     table
 }
 
-/// Compares what stands between the marks of that name with `made`.
-fn holds(name: &str, made: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = fs::read_to_string(&path).expect("the README");
-    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
-    let (before, rest) = readme.split_once(&begin).expect("the table's first mark");
-    let (stands, after) = rest.split_once(&end).expect("the table's last mark");
-    if stands != made && std::env::var_os("UPDATE_README").is_some() {
-        let updated = [before, &begin, made, &end, after].concat();
-        fs::write(&path, updated).expect("the README is written");
-        return;
-    }
-    assert_eq!(stands, made, "{name}: UPDATE_README=1 cargo test --test readme writes it anew");
-}
-
 #[test]
 fn the_windows_are_as_the_readme_says() {
-    holds("windows", &windows());
+    readme::holds("readme", "windows", &windows());
 }

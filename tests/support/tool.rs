@@ -94,8 +94,9 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     ))
 }
 
-/// The program `name` in the folder `home`, which `install` makes where it is
-/// missing: in a scratch folder that it is given, answering the path there.
+/// The program or folder `name` in the folder `home`, which `install` makes
+/// where it is missing: in a scratch folder that it is given, answering the
+/// path there.
 /// Test binaries that run at the same time install it once.
 ///
 /// # Errors
@@ -113,7 +114,7 @@ pub fn install_once(
     // keeps nobody waiting.
     let lock = File::create(home.join(".lock")).map_err(in_home)?;
     lock.lock().map_err(in_home)?;
-    if !program.is_file() {
+    if !program.exists() {
         let scratch = TempDir::new_in(home).map_err(in_home)?;
         let made = install(scratch.path())?;
         fs::rename(made, &program).map_err(in_home)?;
