@@ -369,7 +369,7 @@ async fn run(seed: u64) {
         assert!(holds, "seed {seed}: {key} was told to be {outcome:?}, and is {state:?}");
     }
     // What a crashed engine had begun has landed by then, or never will.
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     check_resources(&cluster, seed).await;
     check(&memory, seed).await;
 }

@@ -122,7 +122,10 @@ pub(super) async fn repair(args: Repair) -> Result<u8, Failure> {
     while let Some(step) = steps.message().await? {
         report.step(step.finding, step.counters, step.reservations)?;
     }
-    report.end("mended", "").map(|_| exit::OK)
+    let damaged = report.found.iter().any(|found| found.kind == "damaged");
+    let advice = if damaged { "what is damaged was left as it is" } else { "" };
+    report.end("found", advice)?;
+    Ok(if damaged { exit::FAILED } else { exit::OK })
 }
 
 /// A bar on a terminal while it lasts; nothing elsewhere.

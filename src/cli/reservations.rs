@@ -40,7 +40,7 @@ pub(super) struct Reservations {
     /// Only those that expire before this instant.
     #[arg(long, value_name = "INSTANT", value_parser = parse::instant)]
     expiring_before: Option<Timestamp>,
-    /// At most this many.
+    /// At most so many, the newest; 0 means all.
     #[arg(long, value_name = "N", default_value_t = 100)]
     most: usize,
     #[command(flatten)]
@@ -84,12 +84,15 @@ pub(super) async fn run(args: Reservations) -> Result<u8, Failure> {
         created_before: args.created_before,
         expiring_after: args.expiring_after,
         expiring_before: args.expiring_before,
-        page_size: i32::try_from(args.most).unwrap_or(MAX_PAGE).clamp(1, MAX_PAGE),
+        page_size: match i32::try_from(args.most) {
+            Ok(most) if most > 0 => most.min(MAX_PAGE),
+            _ => MAX_PAGE,
+        },
         page_token: String::new(),
     };
     let server = args.connect.connect().await?;
     let mut table = reservations_table();
-    let mut left = args.most;
+    let mut left = if args.most == 0 { usize::MAX } else { args.most };
     while left > 0 {
         let call = server.call(request.clone());
         let page = server.quota().list_reservations(call).await?.into_inner();

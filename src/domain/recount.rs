@@ -5,10 +5,13 @@ use std::fmt;
 
 use super::counter::{Bucket, Counter, CounterId, Used};
 use super::reservation::{
-    Charge, HistoryEntry, HistoryEvent, OVERDRAWN, Reservation, ReservationState, Settled,
+    Charge, HistoryEntry, HistoryEvent, OVERDRAWN, Reservation, ReservationState, Settled, sum,
 };
 use super::time::{Span, Time};
 use super::window::Window;
+
+/// How many refunds a recount remembers the units of.
+const REFUNDS: usize = 1024;
 
 /// What reservations add up to on one counter.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +29,8 @@ pub struct Recount {
     reservations: i64,
     /// Whether one of them has a refund twice.
     doubled: bool,
+    /// Units of single refunds, as many as are kept.
+    refunds: HashSet<i64>,
 }
 
 /// How a counter differs from its reservations.
@@ -85,6 +90,9 @@ impl Recount {
         self.reservations += 1;
         self.token = self.token.max(charge.token);
         self.doubled |= has_a_refund_twice(reservation);
+        if self.refunds.len() < REFUNDS {
+            self.refunds.extend(reservation.refunds().map(|step| sum(charge, &step.amounts)));
+        }
         if reservation.state(now) == ReservationState::Held {
             let held = self.holds.entry(reservation.expire_time).or_default();
             *held = held.saturating_add(reservation.held_by(charge));
@@ -185,8 +193,10 @@ impl Recount {
         let mut found = Vec::new();
         let used = counter.used(now);
         if used != expected {
-            let usual =
-                if self.doubled && used < expected { Kind::DoubledRefund } else { Kind::Used };
+            // By just what one refund gave back: most likely it was counted twice.
+            let short = expected.checked_sub(used).filter(|short| *short > 0);
+            let twice = short.is_some_and(|by| self.doubled || self.refunds.contains(&by));
+            let usual = if twice { Kind::DoubledRefund } else { Kind::Used };
             found.push(Difference { kind: kind(usual), stored: used, expected });
         }
         if !counter.live(now).eq(live) {

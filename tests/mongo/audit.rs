@@ -103,3 +103,19 @@ async fn audit_tells_of_a_counter_that_cannot_be_read_and_goes_on() {
     counters.replace_one(doc! {}, whole).await.unwrap();
     assert!(audit(&engine, false).await.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn audit_goes_on_behind_a_reservation_that_cannot_be_read() {
+    let mongo = support::mongo();
+    let database = mongo.fresh_database();
+    let (_store, engine) = engine(&mongo.uri_for(&database), 100).await;
+    engine.submit(reserve("a"), None).await.unwrap();
+    let reservations: Collection<Document> =
+        mongo.client().await.database(&database).collection("reservations");
+    reservations.update_one(doc! {}, doc! { "$set": { "state": "weird" } }).await.unwrap();
+    let found = audit(&engine, false).await;
+    assert!(!found.is_empty(), "it is told, and the audit ends");
+    assert!(found.iter().all(|found| found.difference.kind == Kind::Damaged), "{found:#?}");
+    assert_eq!(found[0].counter.counter.limit, "l");
+    assert_eq!(found[0].counter.counter.key["user"], "u");
+}

@@ -95,7 +95,7 @@ fn charge(reservation: &Reservation, charge: &Charge, state: ReservationState) -
         window: charge.counter.window.start().zip(charge.counter.window.end()).map(window),
         amount: match state {
             ReservationState::Held => sum(charge, &reservation.reserved()),
-            ReservationState::Committed => sum(charge, &reservation.left()),
+            ReservationState::Committed => reservation.used_by(charge),
             ReservationState::Released | ReservationState::Expired => 0,
         },
         fencing_token: charge.token,

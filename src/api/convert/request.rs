@@ -61,10 +61,12 @@ pub fn reserve(request: v1::ReserveRequest, principal: &str) -> Result<(Reserve,
     faults.name("reservation_id", &request.reservation_id);
     let items = items(request.items, request.dimensions, &mut faults);
     let ttl = ttl(request.ttl, &mut faults);
-    let wait = request
-        .wait
-        .and_then(|wait| faults.keep(times::span("wait", wait, Span::ZERO, MAX_WAIT)))
-        .unwrap_or(Span::ZERO);
+    let wait = request.wait.map_or(Span::ZERO, |wait| {
+        let span = faults.keep(times::span("wait", wait, Span::ZERO, MAX_WAIT));
+        // Less than a millisecond is still to wait.
+        let least = if wait.nanos > 0 { Span::from_millis(1) } else { Span::ZERO };
+        span.unwrap_or(Span::ZERO).max(least)
+    });
     resources(&request.resources, &mut faults);
     let labels = request.labels.into_iter().collect();
     check_map("labels", &labels, &mut faults.0);

@@ -183,6 +183,9 @@ fn kinds_tell_what_happened() {
     assert_eq!(kinds(&committed, None), told("missing counter", 0, 5));
     assert_eq!(kinds(&[], Some(2)), told("orphan charge", 2, 0));
     assert_eq!(kinds(&[], None), []);
+    let refunded = [Life::Refunded(5, -1, 2)];
+    assert_eq!(kinds(&refunded, Some(1)), told("doubled refund", 1, 3));
+    assert_eq!(kinds(&refunded, Some(2)), told("used", 2, 3));
     assert_eq!(kinds(&[Life::Held(3, 500)], Some(0)), told("held", 0, 3));
     assert_eq!(kinds(&[Life::Held(3, 0)], Some(0)), [], "it has just run out");
 }

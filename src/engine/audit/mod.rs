@@ -143,14 +143,29 @@ impl Auditor {
         if self.policy.is_none() {
             return Err(Refusal::NamespaceNotFound { namespace }.into());
         }
+        if let Some(limit) = &self.query.limit
+            && self.policy.as_ref().is_none_or(|policy| policy.present_limit(limit).is_none())
+        {
+            // One that is gone has counters still, or there never was one.
+            let prefix = self.prefix();
+            let some = self.engine.counters_within(&prefix, &prefix, 1).await;
+            if some.is_ok_and(|some| some.is_empty()) {
+                return Err(Refusal::LimitNotFound { limit: limit.clone() }.into());
+            }
+        }
         self.stored_counters().await?;
         self.missing_counters().await
     }
 
+    /// What the texts of the counters that are meant begin with.
+    fn prefix(&self) -> String {
+        let parts = std::iter::once(&self.query.namespace).chain(&self.query.limit);
+        format!("{}/", join_key(parts.map(String::as_str)))
+    }
+
     /// Every counter that there is.
     async fn stored_counters(&mut self) -> Result<(), Stop> {
-        let parts = std::iter::once(&self.query.namespace).chain(&self.query.limit);
-        let prefix = format!("{}/", join_key(parts.map(String::as_str)));
+        let prefix = self.prefix();
         let mut after = prefix.clone();
         let mut size = TOGETHER;
         loop {
@@ -188,7 +203,13 @@ impl Auditor {
         let mut told = lru::LruCache::new(MISSING);
         loop {
             let before = place.as_ref().map(|(time, key)| (*time, key));
-            let page = self.engine.store.reservations_before(&filter, before, PAGE).await?;
+            let page = match self.engine.store.reservations_before(&filter, before, PAGE).await {
+                // What lies behind it nobody can page on to.
+                Err(StoreError::Damaged { key, message }) => {
+                    return self.damaged(&key, &message).await;
+                }
+                page => page?,
+            };
             let Some(last) = page.last() else { return Ok(()) };
             place = Some((last.create_time, last.key.clone()));
             let now = self.engine.now();
@@ -233,7 +254,22 @@ impl Auditor {
 
     /// Recounts these, and tells or mends what differs.
     async fn check(&mut self, ids: &[Arc<CounterId>]) -> Result<(), Stop> {
-        for recounted in self.engine.recount(ids).await? {
+        let recounted = match self.engine.recount(ids).await {
+            // A reservation that cannot be read: those that it is charged to
+            // cannot be recounted, the others can.
+            Err(StoreError::Damaged { .. }) if ids.len() > 1 => {
+                for id in ids {
+                    Box::pin(self.check(std::slice::from_ref(id))).await?;
+                }
+                return Ok(());
+            }
+            Err(StoreError::Damaged { message, .. }) => {
+                let message = format!("what is charged to it: {message}");
+                return self.damaged(&ids[0].text, &message).await;
+            }
+            recounted => recounted?,
+        };
+        for recounted in recounted {
             self.counters += 1;
             self.reservations += recounted.recount.reservations();
             let mut differences = recounted.differences();
@@ -252,15 +288,23 @@ impl Auditor {
         Ok(())
     }
 
-    /// A stored counter that cannot be read. Nothing mends it by itself, and a
+    /// A stored record that cannot be read. Nothing mends it by itself, and a
     /// repair says so too: what it was is for a person to find out.
     async fn damaged(&mut self, key: &str, message: &str) -> Result<(), Stop> {
-        tracing::error!(%key, %message, "a counter is damaged");
-        let mut parts = split_key(key).into_iter().skip(1);
-        let limit = parts.next().unwrap_or_default();
+        tracing::error!(%key, %message, "a record is damaged");
+        // Of a counter: namespace, limit, generation, the values of the key, window.
+        let parts = split_key(key);
+        let limit = parts.get(1).cloned().unwrap_or_default();
+        let policy = self.policy.as_deref();
+        let known = policy.and_then(|policy| policy.present_limit(&limit));
+        let mut names: Vec<String> = known.map_or_else(Vec::new, |known| known.spec.per.clone());
+        names.sort();
+        let values = parts.iter().skip(3).cloned();
+        let whole = parts.len() == names.len() + 4;
+        let key_of = names.into_iter().zip(values).filter(|_| whole).collect();
         let namespace = &self.query.namespace;
         let window = Window::Lifetime;
-        let mut id = CounterId::new(namespace, &limit, "", 0, [].into(), window);
+        let mut id = CounterId::new(namespace, &limit, "", 0, key_of, window);
         key.clone_into(&mut id.text);
         let counter = Counter::new(Arc::new(id));
         let difference = Difference { kind: Kind::Damaged, stored: 0, expected: 0 };
