@@ -13,8 +13,7 @@ use crate::engine::Engine;
 use crate::proto::v1;
 use crate::proto::v1::policy_service_server::PolicyService;
 
-/// Serves `PolicyService` over an engine. RPCs that are not here answer
-/// UNIMPLEMENTED.
+/// Serves `PolicyService` over an engine.
 pub struct PolicyApi {
     engine: Arc<Engine>,
 }

@@ -19,8 +19,7 @@ use crate::engine::{Engine, Error, Holds};
 use crate::proto::v1;
 use crate::proto::v1::quota_service_server::QuotaService;
 
-/// Serves `QuotaService` over an engine. RPCs that are not here answer
-/// UNIMPLEMENTED.
+/// Serves `QuotaService` over an engine.
 pub struct QuotaApi {
     engine: Arc<Engine>,
 }

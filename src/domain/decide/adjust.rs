@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use super::assess::{Purpose, assess_matches, refuse_foreign, standing};
+use super::assess::{Purpose, assess_matches, prepare, refuse_foreign, standing};
+use super::settle::{finish, kept_until};
 use super::{Adjust, Answer, Rules, Stop};
 use crate::domain::name::ResourceKey;
 use crate::domain::policy::{Limit, Match, Policy};
@@ -16,8 +17,6 @@ use crate::domain::reservation::{
 };
 use crate::domain::state::State;
 use crate::domain::time::{Span, Time};
-
-use super::settle::{finish, kept_until};
 
 pub(super) fn adjust(
     state: &mut State<'_>,
@@ -114,7 +113,7 @@ fn replay(
     if let Some(differs) = differs {
         return Err(Refusal::ReservationIdReused { id, differs }.into());
     }
-    let now = super::assess::prepare(state, rules, &existing)?;
+    let now = prepare(state, rules, &existing)?;
     let limits = standing(state, rules, &existing, now);
     Ok(Answer { reservation: existing, limits, replayed: true, now })
 }

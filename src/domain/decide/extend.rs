@@ -1,13 +1,12 @@
 //! Extend: a lease is renewed while it is one.
 
+use super::assess::standing;
 use super::settle::{find, finish, kept_until};
 use super::{Answer, Extend, Rules, Stop};
 use crate::domain::counter::expire_time;
 use crate::domain::refusal::Refusal;
 use crate::domain::reservation::{HistoryEntry, HistoryEvent, Reservation, ReservationState};
 use crate::domain::state::State;
-
-use super::assess::standing;
 
 pub(super) fn extend(
     state: &mut State<'_>,

@@ -29,7 +29,7 @@ use crate::domain::reservation::{Reservation, Settled};
 use crate::domain::state::Keys;
 use crate::domain::time::{Span, Time};
 use crate::domain::trail::{TrailEntry, steps};
-use crate::store::{ReservationFilter, StoreError, TrailFilter};
+use crate::store::{Kept, ReservationFilter, StoreError, TrailFilter, TrailPlace};
 use place::{Newest, Order, Place, Source};
 
 /// How many records are read in one go.
@@ -86,7 +86,8 @@ impl Engine {
         let newest = Newest::new(after.map(|mark| mark.place), limit);
         let mut search = Search { engine: self, query, policy: &policy, now: self.now(), newest };
         let (order, floor) = search.reservations(order).await?;
-        let floors = [floor, search.events().await?, search.refusals().await?];
+        let floors =
+            [floor, search.stored(Source::Event).await?, search.stored(Source::Refusal).await?];
         let floor = floors.into_iter().flatten().max();
         let (entries, next) = search.newest.into_page(floor, limit);
         let mark = |place| TrailMark { order, place };
@@ -259,22 +260,21 @@ impl Search<'_> {
             && self.query.until.is_none_or(|until| time < until)
     }
 
-    /// Gathers events; gives how far down they were looked at if that is not to
-    /// the end.
-    async fn events(&mut self) -> Result<Option<Place>, StoreError> {
-        let (store, filter) = (Arc::clone(&self.engine.store), self.filter());
-        let mut before = self.newest.after().map(|place| place.within(Source::Event));
+    /// Gathers events or refusals; gives how far down they were looked at if that
+    /// is not to the end.
+    async fn stored(&mut self, source: Source) -> Result<Option<Place>, StoreError> {
+        let mut before = self.newest.after().map(|place| place.within(source));
         let mut seen = 0;
         loop {
-            let found = store.events_before(&filter, before.as_ref(), PART).await?;
+            let found = self.part(source, before.as_ref()).await?;
             let complete = found.len() < PART;
-            for kept in found {
-                let place = Place::of_stored(Source::Event, kept.value.time, &kept.id);
+            for (id, entry) in found {
+                let place = Place::of_stored(source, entry.time, &id);
                 if self.newest.is_beyond(&place) {
                     return Ok(None);
                 }
-                before = Some(place.within(Source::Event));
-                self.offer(place.clone(), kept.value.into());
+                before = Some(place.within(source));
+                self.offer(place.clone(), entry);
                 seen += 1;
                 if seen >= self.engine.settings.trail {
                     return Ok(Some(place));
@@ -286,30 +286,19 @@ impl Search<'_> {
         }
     }
 
-    /// The same of refusals.
-    async fn refusals(&mut self) -> Result<Option<Place>, StoreError> {
-        let (store, filter) = (Arc::clone(&self.engine.store), self.filter());
-        let mut before = self.newest.after().map(|place| place.within(Source::Refusal));
-        let mut seen = 0;
-        loop {
-            let found = store.refusals_before(&filter, before.as_ref(), PART).await?;
-            let complete = found.len() < PART;
-            for kept in found {
-                let place = Place::of_stored(Source::Refusal, kept.value.time, &kept.id);
-                if self.newest.is_beyond(&place) {
-                    return Ok(None);
-                }
-                before = Some(place.within(Source::Refusal));
-                self.offer(place.clone(), kept.value.into());
-                seen += 1;
-                if seen >= self.engine.settings.trail {
-                    return Ok(Some(place));
-                }
-            }
-            if complete {
-                return Ok(None);
-            }
-        }
+    /// The next of them, each with the store's own name for it.
+    async fn part(
+        &self,
+        source: Source,
+        before: Option<&TrailPlace>,
+    ) -> Result<Vec<(String, TrailEntry)>, StoreError> {
+        let (store, filter) = (&self.engine.store, self.filter());
+        Ok(match source {
+            Source::Event => named(store.events_before(&filter, before, PART).await?),
+            Source::Refusal => named(store.refusals_before(&filter, before, PART).await?),
+            // They lie in the reservations.
+            Source::Reservation => Vec::new(),
+        })
     }
 
     fn filter(&self) -> TrailFilter {
@@ -360,4 +349,8 @@ fn subject_of(policy: &Policy, reservation: &Reservation) -> String {
 fn only(names: impl Iterator<Item = String>) -> String {
     let names: BTreeSet<String> = names.collect();
     if names.len() == 1 { names.into_iter().next().unwrap_or_default() } else { String::new() }
+}
+
+fn named<T: Into<TrailEntry>>(kept: Vec<Kept<T>>) -> Vec<(String, TrailEntry)> {
+    kept.into_iter().map(|kept| (kept.id, kept.value.into())).collect()
 }
