@@ -226,7 +226,25 @@ impl<'a> State<'a> {
         self.changes.resources.insert(resource, Some(owner));
     }
 
-    /// Sets a resource free that belongs to `owner`.
+    /// Whether a resource that belongs to `owner` may be set free. Where it was
+    /// taken to be unused, and bound to another by these very changes, that is
+    /// found out here: it must be known before anything is decided about it.
+    pub fn resource_to_free(
+        &mut self,
+        key: &ResourceKey,
+        owner: &ReservationKey,
+    ) -> Result<(), Missing> {
+        match self.changes.resources.get(key) {
+            Some(Some(other)) if other != owner => {
+                self.missing.resources.push(key.clone());
+                Err(Missing)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets a resource free that belongs to `owner`, after
+    /// [`State::resource_to_free`].
     pub fn unbind(&mut self, resource: ResourceKey, owner: &ReservationKey) {
         let bound_here = self.changes.resources.insert(resource.clone(), None).flatten().is_some();
         if !bound_here {
@@ -237,5 +255,51 @@ impl<'a> State<'a> {
     /// Tells something in the trail.
     pub fn tell(&mut self, event: Event) {
         self.changes.events.push(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records of which nothing is known.
+    struct Unknown;
+
+    impl Records for Unknown {
+        fn reservation(&self, _: &ReservationKey) -> Option<Option<&Arc<Reservation>>> {
+            None
+        }
+
+        fn counter(&self, _: &Arc<CounterId>) -> Option<Option<&Counter>> {
+            None
+        }
+
+        fn resource(&self, _: &ResourceKey) -> Option<Option<&ReservationKey>> {
+            None
+        }
+
+        fn subject(&self, _: &SubjectKey) -> Option<Option<Arc<Subject>>> {
+            None
+        }
+    }
+
+    /// A commit took the resource to be free, and then its owner is refunded:
+    /// neither binding may be lost.
+    #[test]
+    fn a_resource_that_was_taken_to_be_unused_is_looked_up_before_its_owner_frees_it() {
+        let [first, second] = ["a", "b"].map(|id| ReservationKey::new("n", id));
+        let resource = ResourceKey::new("n", "r");
+        let mut state = State::over(&Unknown, true);
+        assert_eq!(state.resource_to_bind(&resource), Ok(None));
+        state.bind(resource.clone(), second.clone());
+        assert_eq!(state.resource_to_free(&resource, &first), Err(Missing));
+        assert_eq!(state.take_missing().resources, std::slice::from_ref(&resource));
+        assert_eq!(state.resource_to_free(&resource, &second), Ok(()));
+        state.unbind(resource.clone(), &second);
+        assert!(state.into_changes().freed.is_empty(), "it was bound by these changes");
+        let mut state = State::over(&Unknown, true);
+        assert_eq!(state.resource_to_free(&resource, &first), Ok(()));
+        state.unbind(resource.clone(), &first);
+        assert_eq!(state.into_changes().freed, [(resource, first)]);
     }
 }

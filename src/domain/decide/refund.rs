@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::assess::{prepare, standing};
-use super::settle::{finish, kept_until, set_free};
+use super::settle::{finish, kept_until, may_set_free, set_free};
 use super::{Answer, FindBy, Refund, Rules, Stop};
 use crate::domain::name::{ReservationKey, ResourceKey};
 use crate::domain::refusal::Refusal;
@@ -40,6 +40,11 @@ pub(super) fn refund(
         return Err(Refusal::invalid("refund_id", message).into());
     }
 
+    let frees = reservation.left().iter().zip(&amounts).all(|(left, amount)| left == amount);
+    if frees {
+        may_set_free(state, &reservation, resources)?;
+    }
+
     // ---- The line: everything is checked, nothing can fail any more. ----
 
     let mut unfreed = Vec::new();
@@ -55,7 +60,7 @@ pub(super) fn refund(
         unfreed,
         ..HistoryEntry::new(HistoryEvent::Refunded, now, amounts, &command.principal)
     });
-    if changed.left().iter().all(|left| *left == 0) {
+    if frees {
         set_free(state, &changed, resources);
         // Until then it is kept as long as its resources are.
         changed.purge_at = kept_until(&changed, now, rules.retention);

@@ -11,7 +11,7 @@ use crate::domain::reservation::{
     HistoryEntry, HistoryEvent, MAX_RESOURCES, OVERDRAWN, RECLAIMED, Reservation, ReservationState,
     Settled, sum,
 };
-use crate::domain::state::State;
+use crate::domain::state::{Missing, State};
 use crate::domain::status::{LimitStatus, most_binding_first};
 use crate::domain::time::{Span, Time};
 use crate::domain::window::Window;
@@ -164,6 +164,18 @@ pub(super) fn give_back(state: &mut State<'_>, reservation: &Reservation, now: T
         let counter = state.counter_mut(&charge.counter);
         counter.settle(held, reservation.expire_time, used, now);
     }
+}
+
+/// Finds out whether the resources of a reservation may be set free.
+pub(super) fn may_set_free(
+    state: &mut State<'_>,
+    reservation: &Reservation,
+    resources: &[String],
+) -> Result<(), Missing> {
+    resources.iter().try_for_each(|name| {
+        let resource = ResourceKey::new(&reservation.key.namespace(), name);
+        state.resource_to_free(&resource, &reservation.key)
+    })
 }
 
 /// Sets the resources of a reservation free, which nothing is used of any more.

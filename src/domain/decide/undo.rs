@@ -1,7 +1,7 @@
 //! Undo: what nobody has heard of is as if it had never been.
 
 use super::assess::standing;
-use super::settle::{find, give_back, set_free};
+use super::settle::{find, give_back, may_set_free, set_free};
 use super::{Answer, Rules, Stop, Undo};
 use crate::domain::event::Event;
 use crate::domain::refusal::Refusal;
@@ -28,6 +28,10 @@ pub(super) fn undo(
     if !untouched || !tokens.eq(command.tokens.iter().copied()) {
         let id = command.key.id().into_owned();
         return Err(Refusal::ReservationNotFound { id }.into());
+    }
+
+    if let Settled::Committed { resources, .. } = &reservation.settled {
+        may_set_free(state, &reservation, resources)?;
     }
 
     // ---- The line: everything is checked, nothing can fail any more. ----
