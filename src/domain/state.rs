@@ -73,13 +73,6 @@ pub struct Changes {
     pub events: Vec<Event>,
 }
 
-impl Changes {
-    /// Whether nothing changed.
-    pub fn is_empty(&self) -> bool {
-        self.reservations.is_empty() && self.counters.is_empty() && self.resources.is_empty()
-    }
-}
-
 /// Records and the changes made over them.
 pub struct State<'a> {
     records: &'a dyn Records,
